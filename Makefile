@@ -1,0 +1,44 @@
+# `make demo` and `make test` need Python 3.11 or newer and make, and set up the rest in .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# pytest with branch coverage on two cores; tests marked slow and bench stay out (pyproject.toml)
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help setup demo test test-all bench lint build clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY)  ## make .venv with everything the project needs
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ordered-sgd: PYTHON must be 3.11 or newer; got $$($(PYTHON) --version). Run: make PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(READY)
+
+demo: $(READY)  ## SGD, ordered SGD and the random-q control on scikit-learn's digits
+	$(BIN)/python examples/01_digits.py
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## lint, types, tests and doctests; minutes
+	$(PYTEST) -n 2 --cov --cov-report=term
+
+test-all: lint  ## the slow tests as well
+	$(PYTEST) -n 2 -m "not bench"
+
+bench: $(READY)  ## measure the speed bars, one at a time; keep the machine quiet
+	$(PYTEST) -m bench -rA tests/bench
+
+build: $(READY)  ## sdist and wheel in dist/
+	$(BIN)/python -m build --quiet
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) dist .coverage .pytest_cache .ruff_cache

@@ -1,0 +1,65 @@
+"""Ordered SGD: train on what the model still gets wrong.
+
+At every step take a mini-batch of s samples, keep the q with the largest losses, step on their mean
+(Kawaguchi & Lu, AISTATS 2020). This is the public door: a table of names, each resolved on first use, so that
+importing the package loads nothing heavy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# Public name -> module of this package that defines it. The imports below repeat the table for type checkers;
+# a test keeps the two equal.
+_DOOR = {
+    "select_top_q": "core.selection",
+    "ordered_mean": "core.selection",
+    "OrderedLoss": "core.loss",
+    "OrderedStep": "core.step",
+    "StepRecord": "core.step",
+    "multiclass_hinge": "core.criteria",
+    "AccuracyRule": "rules",
+    "FixedQ": "rules",
+    "LinearDecay": "rules",
+    "CosineDecay": "rules",
+    "LossMassRule": "rules",
+    "ProximalSGD": "optim.proximal",
+    "MirrorDescent": "optim.mirror",
+}
+_MODULES = ("errors", "rules", "order", "theory")  # reachable as ordered_sgd.<name> without an import of their own
+
+if TYPE_CHECKING:
+    from . import errors as errors
+    from . import order as order
+    from . import rules as rules
+    from . import theory as theory
+    from .core.criteria import multiclass_hinge as multiclass_hinge
+    from .core.loss import OrderedLoss as OrderedLoss
+    from .core.selection import ordered_mean as ordered_mean
+    from .core.selection import select_top_q as select_top_q
+    from .core.step import OrderedStep as OrderedStep
+    from .core.step import StepRecord as StepRecord
+    from .optim.mirror import MirrorDescent as MirrorDescent
+    from .optim.proximal import ProximalSGD as ProximalSGD
+    from .rules import AccuracyRule as AccuracyRule
+    from .rules import CosineDecay as CosineDecay
+    from .rules import FixedQ as FixedQ
+    from .rules import LinearDecay as LinearDecay
+    from .rules import LossMassRule as LossMassRule
+
+__all__ = [*_DOOR, *_MODULES, "__version__"]  # noqa: PLE0604  # names are strings, taken from the table
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _DOOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_DOOR[name]}"), name)
+    globals()[name] = value  # the next use is an ordinary attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,59 @@
+"""Interleaved timing: ratios that hold on a noisy machine."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, inner: int = 1, warmup: int = 2
+) -> dict[str, Timing]:
+    """Seconds per call of every entry, measured in turn so that drift of the machine hits all alike.
+
+    Parameters
+    ----------
+    calls
+        Name to function without arguments.
+    rounds
+        How often the whole list is gone through; the median is over rounds.
+    inner
+        Calls per measurement, for calls shorter than the clock can resolve.
+    warmup
+        Rounds before the first one that counts.
+
+    Examples
+    --------
+    >>> sorted(interleave({"a": list, "b": dict}, rounds=3))
+    ['a', 'b']
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        for round_ in range(warmup + rounds):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                for _ in range(inner):
+                    call()
+                if round_ >= warmup:
+                    seconds[name].append((time.perf_counter() - start) / inner)
+    finally:
+        if gc_was_on:
+            gc.enable()
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def _summary(values: list[float]) -> Timing:
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(median=median, low=low, high=high)

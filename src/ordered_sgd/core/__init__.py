@@ -1,0 +1,1 @@
+"""The algorithm: selection, losses and the step; needs torch."""

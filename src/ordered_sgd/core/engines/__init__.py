@@ -1,0 +1,1 @@
+"""How line 5 of Algorithm 1 is computed."""

@@ -1,0 +1,48 @@
+"""Exceptions, the one message shape, and `require` for extras.
+
+Every message reads ``<where>: <name> must <rule>; got <value>. <remedy>``: one sentence for the fault, one for the remedy.
+"""
+
+import importlib
+from types import ModuleType
+
+
+class OrderedSGDError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ArgumentError(OrderedSGDError, ValueError, TypeError):
+    """An argument has a wrong value or type; caught by ``except ValueError`` and ``except TypeError`` alike."""
+
+
+class NonFiniteLossError(OrderedSGDError, ArithmeticError):
+    """A loss is NaN or infinite."""
+
+
+class MissingExtraError(OrderedSGDError, ImportError):
+    """A package of an extra is not installed."""
+
+
+def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
+    """The message every error and warning of the package has.
+
+    >>> message("ordered_mean", "q", "be at least 1", 0, "Use q=1 for the largest loss alone.")
+    'ordered_mean: q must be at least 1; got 0. Use q=1 for the largest loss alone.'
+    """
+    return f"{where}: {name} must {rule}; got {got}. {remedy}"
+
+
+def require(module: str, *, extra: str, where: str) -> ModuleType:
+    """The imported module, or an error that names the ``pip install`` which brings it.
+
+    >>> require("math", extra="linear", where="doctest").floor(1.5)
+    1
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise  # the module is there, but something that it imports is not: that is another fault
+        remedy = f'Run: pip install "ordered-sgd[{extra}]"'
+        raise MissingExtraError(message(where, top, "be installed", f"no module {top!r}", remedy)) from error
