@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .rules import LinearDecay as LinearDecay
     from .rules import LossMassRule as LossMassRule
 
-__all__ = [*_DOOR, *_MODULES, "__version__"]  # noqa: PLE0604  # names are strings, taken from the table
+__all__ = [*_DOOR, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:

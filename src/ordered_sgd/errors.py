@@ -1,9 +1,12 @@
 """Exceptions, the one message shape, and `require` for extras.
 
-Every message reads ``<where>: <name> must <rule>; got <value>. <remedy>``: one sentence for the fault, one for the remedy.
+Every message reads ``<where>: <name> must <rule>; got <value>. <remedy>``: one sentence for the fault, one for the
+remedy.
 """
 
+import difflib
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 
 
@@ -46,3 +49,15 @@ def require(module: str, *, extra: str, where: str) -> ModuleType:
             raise  # the module is there, but something that it imports is not: that is another fault
         remedy = f'Run: pip install "ordered-sgd[{extra}]"'
         raise MissingExtraError(message(where, top, "be installed", f"no module {top!r}", remedy)) from error
+
+
+def check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless the value is one of the choices; a near miss is named.
+
+    >>> check_choice("doctest", "engine", "dense", ("dense",))
+    """
+    if value in choices:
+        return
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    remedy = f"Did you mean {near[0]!r}?" if near else f"Use {name}={choices[0]!r} when in doubt."
+    raise ArgumentError(message(where, name, f"be one of {', '.join(choices)}", repr(value), remedy))

@@ -1,0 +1,143 @@
+"""The present q, and what a rule will be asked with at the end of the epoch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rules import Observed, Rule, check_q, resolve_q
+
+
+class AdaptiveQ:
+    """The state behind a fixed q or a rule: q, s (the largest batch seen), the epoch, and sums over the epoch.
+
+    The sums live on the device of the losses and are read once per epoch, so that no step waits for the device.
+    """
+
+    def __init__(self, q: float | None, rule: Rule | None, where: str) -> None:
+        if (q is None) == (rule is None):
+            got = "neither" if q is None else f"q={q!r} and rule={rule!r}"
+            remedy = "Use q=0.5 to keep half of each batch, or rule=AccuracyRule() for the paper's schedule."
+            raise ArgumentError(message(where, "exactly one of q and rule", "be given", got, remedy))
+        if rule is not None and not (hasattr(rule, "first_q") and hasattr(rule, "next_q")):
+            remedy = "Use rule=AccuracyRule(), or q= for a fixed number."
+            raise ArgumentError(message(where, "rule", "have first_q and next_q", repr(rule), remedy))
+        self.where = where
+        self.rule = rule
+        self.fixed = None if q is None else check_q(q, where)
+        self.q: int | None = None
+        self.s = 0
+        self.epoch = 0
+        self._last: Observed | None = None
+        self._forget_epoch()
+
+    def _forget_epoch(self) -> None:
+        self._correct: Tensor | None = None  # right answers, and answers that were counted
+        self._counted: Tensor | None = None
+        self._curve: Tensor | None = None  # sum over batches of the share of the loss the j largest carry, (s,)
+        self._curves: Tensor | None = None  # how many batches are in that sum
+
+    def q_for(self, s: int) -> int:
+        """How many samples of a batch of s are kept."""
+        if s > self.s:
+            self.s = s
+            self.q = self._restart()
+        if self.fixed is not None:
+            return resolve_q(self.fixed, s, self.where)
+        assert self.q is not None
+        return min(self.q, s)
+
+    def _restart(self) -> int:
+        """The q for a batch larger than any before: what the rule says of this s and the last epoch."""
+        if self.rule is None:
+            assert self.fixed is not None
+            return resolve_q(self.fixed, self.s, self.where)
+        q = self.rule.first_q(self.s)
+        return q if self._last is None else self.rule.next_q(q, self.s, self._last)
+
+    def observe(self, losses: Tensor, correct: Tensor | None) -> None:
+        """Add a batch (detached losses; the number of right answers, if it can be counted) to the epoch's sums."""
+        need = None if self.rule is None else self.rule.needs
+        if need == "accuracy" and correct is not None:
+            counted = torch.full_like(correct, losses.shape[0])
+            self._correct = _add(self._correct, correct)
+            self._counted = _add(self._counted, counted)
+        if need == "loss_share":
+            curve, usable = _share_curve(losses, self.s)
+            before = self._curve
+            if before is not None and before.shape[0] != self.s:
+                before = _stretch(before, self.s)
+            self._curve = _add(before, curve)
+            self._curves = _add(self._curves, usable)
+
+    def end_epoch(self, accuracy: float | None) -> int:
+        """The q of the next epoch, by the rule."""
+        where = f"{self.where}.end_epoch"
+        if self.q is None:
+            remedy = "Call it once per epoch, after the last batch."
+            raise ArgumentError(message(where, "at least one batch", "come before the end of an epoch", "none", remedy))
+        if self.rule is not None:
+            observed = Observed(self.epoch + 1, self._accuracy(accuracy, where), self._loss_share())
+            self.q = self.rule.next_q(self.q, self.s, observed)
+            self._last = observed
+        self.epoch += 1
+        self._forget_epoch()
+        return self.q
+
+    def _accuracy(self, given: float | None, where: str) -> float | None:
+        if given is not None:
+            if not 0 <= given <= 1:
+                remedy = "Divide a percentage by 100."
+                raise ArgumentError(message(where, "accuracy", "be a share in [0, 1]", given, remedy))
+            return float(given)
+        if self._correct is not None and self._counted is not None:
+            return float(self._correct) / float(self._counted)
+        if self.rule is not None and self.rule.needs == "accuracy":
+            remedy = "Pass accuracy=: only outputs of shape (s, C) with integer targets of shape (s,) are counted."
+            raise ArgumentError(message(where, "accuracy", "be given", None, remedy))
+        return None
+
+    def _loss_share(self) -> list[float] | None:
+        if self._curve is None or self._curves is None or float(self._curves) == 0:
+            return None
+        shares: list[float] = (self._curve / self._curves).tolist()
+        return shares
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors, safe for ``torch.load(weights_only=True)``."""
+        last = None
+        if self._last is not None:
+            share = self._last.loss_share
+            last = [self._last.epoch, self._last.accuracy, None if share is None else list(share)]
+        sums = [self._correct, self._counted, self._curve, self._curves]
+        return {"q": self.q, "s": self.s, "epoch": self.epoch, "last": last, "sums": sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.q, self.s, self.epoch = state["q"], state["s"], state["epoch"]
+        self._last = None if state["last"] is None else Observed(*state["last"])
+        self._correct, self._counted, self._curve, self._curves = state["sums"]
+
+
+def _add(total: Tensor | None, new: Tensor) -> Tensor:
+    return new if total is None else total.to(new.device) + new
+
+
+def _share_curve(losses: Tensor, s: int) -> tuple[Tensor, Tensor]:
+    """The share of the loss carried by the 1, 2, ..., s largest, and 1.0, or both 0 for a batch that is not finite."""
+    carried = losses.float().clamp(min=0).sort(descending=True).values.cumsum(0)
+    total = carried[-1]
+    usable = total.isfinite().float()
+    # a batch without any loss is carried by its first sample
+    curve = torch.where(total > 0, carried / total, torch.ones_like(carried))
+    return _stretch(torch.where(usable > 0, curve, torch.zeros_like(curve)), s), usable
+
+
+def _stretch(curve: Tensor, s: int) -> Tensor:
+    """The curve of a smaller batch read at j/s for j = 1 ... s."""
+    size = curve.shape[0]
+    if size == s:
+        return curve
+    j = torch.arange(1, s + 1, device=curve.device)
+    return curve[(j * size + s - 1) // s - 1]

@@ -1,0 +1,253 @@
+"""Algorithm 1: one update of ordered SGD."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ordered_sgd.core.engines import Computed, Engine, Scored
+from ordered_sgd.core.engines.accumulate import one_pass, two_passes
+from ordered_sgd.core.engines.dense import dense
+from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
+from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, spoil
+from ordered_sgd.core.selection import mean, mean_of_rows
+from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.rules import Rule
+
+ENGINES: dict[str, Engine] = {"dense": dense}
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one update did. Tensors are detached and stay on the device: making a record waits for nothing.
+
+    Parameters
+    ----------
+    ordered_loss
+        Mean of the kept losses: what was minimised. NaN when the update was skipped.
+    mean_loss
+        Plain mean over the batch: what people compare.
+    q, count
+        Samples kept, and samples in the batch.
+    correct
+        Right answers in the batch, where outputs (s, C) and integer targets allow to count them.
+    engine
+        How the gradient was computed.
+    losses, rows
+        All losses, shape (s,), and the kept positions, ascending.
+    """
+
+    ordered_loss: Tensor
+    mean_loss: Tensor
+    q: int
+    count: int
+    correct: Tensor | None
+    engine: str
+    losses: Tensor
+    rows: Tensor
+
+
+class OrderedStep:
+    """Ordered SGD for a model, a criterion and any torch optimizer: ``record = step(x, y)`` is one update.
+
+    Parameters
+    ----------
+    model
+        Called as ``model(x)``, ``model(*x)`` for a tuple and ``model(**x)`` for a dict.
+    criterion
+        ``criterion(outputs, y)`` returns one loss per sample: build it with ``reduction="none"``.
+    optimizer
+        Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
+    q, rule
+        Exactly one: a count or a share of each batch, or a rule that moves q at each :meth:`end_epoch`.
+    selection, generator
+        ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison.
+    engine
+        How the gradient is computed: ``"dense"``.
+    forward
+        ``forward(model, x)`` returns the outputs, for models that need more than a call.
+    max_grad_norm
+        Clip the gradient's norm to this before the update.
+    scaler
+        A `torch.amp.GradScaler`, for float16 training.
+    nonfinite
+        What to do about a NaN or infinite loss: ``"raise"``, naming step and position, or ``"skip"`` the update. On an
+        accelerator the update is masked on the device and the error comes with the next step.
+
+    Examples
+    --------
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Linear(4, 3)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=0.25)
+    >>> record = step(torch.randn(8, 4), torch.randint(0, 3, (8,)))
+    >>> record.q, record.count, bool(record.ordered_loss >= record.mean_loss)
+    (2, 8, True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: Callable[..., Tensor],
+        optimizer: Optimizer,
+        *,
+        q: float | None = None,
+        rule: Rule | None = None,
+        selection: Selection = "top",
+        generator: torch.Generator | None = None,
+        engine: Literal["dense"] = "dense",
+        forward: Callable[[Any, Any], Any] | None = None,
+        max_grad_norm: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        nonfinite: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        check_choice("OrderedStep", "engine", engine, tuple(ENGINES))
+        check_choice("OrderedStep", "nonfinite", nonfinite, ("raise", "skip"))
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            remedy = "Use max_grad_norm=None for no clipping."
+            raise ArgumentError(message("OrderedStep", "max_grad_norm", "be positive", max_grad_norm, remedy))
+        self.model = model
+        self.optimizer = optimizer
+        self.loss = OrderedLoss(criterion, q=q, rule=rule, selection=selection, generator=generator)
+        self.engine = engine
+        self.forward = forward or _call
+        self.max_grad_norm = max_grad_norm
+        self.scaler = scaler
+        self.nonfinite = nonfinite
+        self.steps = 0
+        self._verdict = Verdict(step=0, count=0)
+
+    def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None) -> StepRecord:
+        """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
+
+        `sample_weight`, shape (s,), multiplies the losses before they are ordered; a micro-batch carries its own as
+        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept.
+        """
+        self._raise_late()
+        batches = _micro_batches(x) if y is None else [(x, y, sample_weight)]
+        self.optimizer.zero_grad()
+        computed = self._gradient(batches)  # lines 4 and 5
+        if computed.rows is not None:
+            self._update()  # line 6
+        self.steps += 1
+        return self._record(computed)
+
+    def end_epoch(self, accuracy: float | None = None) -> int:
+        """The q of the next epoch; see :meth:`OrderedLoss.end_epoch`."""
+        self._raise_late()
+        return self.loss.end_epoch(accuracy)
+
+    @property
+    def q(self) -> int | None:
+        """The present q for a full batch; None before the first one."""
+        return self.loss.q
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""
+        return {"loss": self.loss.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.loss.load_state_dict(state["loss"])
+        self.steps = state["steps"]
+
+    def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]]) -> Computed:
+        """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
+        if len(batches) == 1:
+            return ENGINES[self.engine](batches[0], self._score, self._choose, self._backward)
+        sizes = [_length(y) for _, y, _ in batches]
+        s = sum(size for size in sizes if size is not None)
+        if None not in sizes and self.loss.q_for(s) >= s:
+            return one_pass(batches, s, self._score, self._choose, self._backward)
+        return two_passes(batches, self.model, self._score, self._choose, self._backward)
+
+    def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
+        x, y, sample_weight = batch
+        outputs = self.forward(self.model, x)
+        return Scored(self.loss.per_sample(outputs, y, sample_weight=sample_weight), count_correct(outputs, y))
+
+    def _choose(self, losses: Tensor) -> Tensor | None:
+        """Line 4, unless a loss is not finite."""
+        self._verdict = inspect_losses(losses, mean(losses), self.steps, at_once=_reads_are_free(losses))
+        if self._verdict.skip:
+            if self.nonfinite == "raise":
+                self._raise_late()
+            return None
+        return self.loss.choose(losses)
+
+    def _backward(self, loss: Tensor) -> None:
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _update(self) -> None:
+        """Line 6, by the optimizer."""
+        bad = self._verdict.bad
+        if self.scaler is not None and bad is not None:
+            spoil(self.optimizer, bad)  # the scaler skips a step whose gradient is not finite
+        if self.max_grad_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        elif bad is not None:
+            masked_step(self.optimizer, bad)
+        else:
+            self.optimizer.step()
+        torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
+
+    def _record(self, computed: Computed) -> StepRecord:
+        losses, rows, correct = computed
+        if rows is None:
+            rows = torch.empty(0, dtype=torch.int64, device=losses.device)
+        else:
+            self.loss.observe(losses, correct)
+        return StepRecord(
+            ordered_loss=mean_of_rows(losses, rows),
+            mean_loss=mean(losses),
+            q=rows.shape[0],
+            count=losses.shape[0],
+            correct=correct,
+            engine=self.engine,
+            losses=losses,
+            rows=rows,
+        )
+
+    def _raise_late(self) -> None:
+        """Raise for a loss of the last step that was not finite, once it is known."""
+        verdict, self._verdict = self._verdict, Verdict(step=self.steps, count=0)
+        error = verdict.describe() if self.nonfinite == "raise" else None
+        if error is not None:
+            raise error
+
+
+def _reads_are_free(losses: Tensor) -> bool:
+    """Whether reading a number does not make the host wait for a queue of work."""
+    return losses.device.type == "cpu"
+
+
+def _call(model: nn.Module, x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if isinstance(x, tuple | list) else model(x)
+
+
+def _length(y: Any) -> int | None:
+    """Samples in a micro-batch, as its targets tell; None when they do not."""
+    return y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None
+
+
+def _micro_batches(batches: Any) -> list[tuple[Any, Any, Tensor | None]]:
+    """The parts as (x, y, sample_weight)."""
+    pairs = isinstance(batches, list | tuple) and len(batches) > 0
+    if not pairs or not all(isinstance(part, list | tuple) and len(part) in (2, 3) for part in batches):
+        got = f"{type(batches).__name__} without y"
+        remedy = "Call step(x, y), or step([(x1, y1), (x2, y2)]) for micro-batches."
+        raise ArgumentError(message("OrderedStep", "the batch", "be x and y, or a list of (x, y) pairs", got, remedy))
+    return [(*part, None)[:3] for part in batches]

@@ -1,0 +1,317 @@
+"""How q moves over training.
+
+A rule is a frozen value: it says which q to start with and, at the end of each epoch, which q comes next, as a pure
+function of the present q, the batch size s and what was observed. Whoever trains keeps the state
+(:class:`ordered_sgd.OrderedLoss` does). Nothing here needs torch.
+"""
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from ordered_sgd.errors import ArgumentError, message
+
+Need = Literal["accuracy", "loss_share"]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What training showed up to the end of an epoch.
+
+    Parameters
+    ----------
+    epoch
+        Epochs finished, from 1.
+    accuracy
+        Training accuracy of the last epoch, in [0, 1]; None when nobody measured it.
+    loss_share
+        Entry j - 1 is the share of a batch's loss that its j largest losses carry, on average over the epoch.
+    """
+
+    epoch: int
+    accuracy: float | None = None
+    loss_share: Sequence[float] | None = None
+
+
+class Rule(Protocol):
+    """What every rule offers.
+
+    ``needs`` names the field of :class:`Observed` that must be there, or is None.
+    """
+
+    @property
+    def needs(self) -> Need | None:
+        """The observation without which the rule cannot answer."""
+
+    def first_q(self, s: int) -> int:
+        """The q of the first epoch."""
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The q of the next epoch, between 1 and s."""
+
+
+def check_q(q: float, where: str) -> int | float:
+    """The q as a plain int (a count) or float (a share of the batch), or one clear error."""
+    if type(q) is int and q >= 1:  # the two usual types first: torch.compile traces through them
+        return q
+    if type(q) is float and 0 < q <= 1:
+        return q
+    if isinstance(q, numbers.Integral) and not isinstance(q, bool) and q >= 1:
+        return int(q)
+    if isinstance(q, numbers.Real) and not isinstance(q, numbers.Integral) and 0 < q <= 1:
+        return float(q)
+    remedy = "Use q=1 for the largest loss alone."
+    if isinstance(q, float) and q > 1:
+        remedy = f"Use q={q:.0f} for a count."
+    raise ArgumentError(message(where, "q", "be an int of at least 1 or a fraction in (0, 1]", repr(q), remedy))
+
+
+def resolve_q(q: float, s: int, where: str = "resolve_q") -> int:
+    """How many of s samples q keeps: an int is a count, a float in (0, 1] a share of the batch.
+
+    >>> resolve_q(16, 64), resolve_q(0.25, 64), resolve_q(100, 64), resolve_q(0.01, 64)
+    (16, 16, 64, 1)
+    """
+    checked = check_q(q, where)
+    if isinstance(checked, int):
+        return min(checked, s)
+    # 0.29 * 100 is 28.999... in floating point, and 29 is meant.
+    return min(s, max(1, math.floor(checked * s * (1 + 1e-12))))
+
+
+def _at_least(q_min: int, q: int, s: int) -> int:
+    """The q, not below the floor and not above the batch."""
+    return min(s, max(q_min, q))
+
+
+def _check_q_min(where: str, q_min: int) -> None:
+    if not isinstance(q_min, int) or isinstance(q_min, bool) or q_min < 1:
+        remedy = "Use q_min=1 for no floor."
+        raise ArgumentError(message(where, "q_min", "be an int of at least 1", repr(q_min), remedy))
+
+
+@dataclass(frozen=True)
+class FixedQ:
+    """A rule that never moves: the same q in every epoch.
+
+    Parameters
+    ----------
+    q
+        A count, or a share of the batch in (0, 1].
+    q_min
+        Floor of the count.
+
+    Examples
+    --------
+    >>> FixedQ(0.25).first_q(64)
+    16
+    """
+
+    q: float
+    q_min: int = 1
+    needs: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_q(self.q, "FixedQ")
+        _check_q_min("FixedQ", self.q_min)
+
+    def first_q(self, s: int) -> int:
+        """The fixed q."""
+        return _at_least(self.q_min, resolve_q(self.q, s), s)
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The fixed q."""
+        return self.first_q(s)
+
+
+@dataclass(frozen=True)
+class AccuracyRule:
+    """The paper's rule: all samples at first, s/2, s/4, s/8, s/16 as training accuracy passes 80, 90, 95, 99.5 %.
+
+    It may skip levels and never grows back.
+
+    Parameters
+    ----------
+    thresholds
+        Training accuracies in [0, 1], ascending.
+    divisors
+        What s is divided by once the threshold at the same place is reached; the quotient is rounded down.
+    q_min
+        Floor of the count: s/16 of a batch smaller than 16 would be none at all.
+
+    Examples
+    --------
+    >>> rule = AccuracyRule()
+    >>> rule.first_q(64), rule.next_q(64, 64, Observed(epoch=1, accuracy=0.96))
+    (64, 8)
+    """
+
+    thresholds: tuple[float, ...] = (0.80, 0.90, 0.95, 0.995)
+    divisors: tuple[int, ...] = (2, 4, 8, 16)
+    q_min: int = 1
+    needs: ClassVar[Need] = "accuracy"
+
+    def __post_init__(self) -> None:
+        thresholds, divisors = tuple(self.thresholds), tuple(self.divisors)
+        if any(not 0 <= t <= 1 for t in thresholds) or list(thresholds) != sorted(thresholds):
+            remedy = "Give shares, not percentages: 0.8, not 80."
+            rule = "be accuracies in [0, 1] in ascending order"
+            raise ArgumentError(message("AccuracyRule", "thresholds", rule, thresholds, remedy))
+        if len(divisors) != len(thresholds) or any(not isinstance(d, int) or d < 1 for d in divisors):
+            remedy = "Use 2 for half of the batch, 4 for a quarter."
+            rule = f"be {len(thresholds)} ints of at least 1, one for each threshold"
+            raise ArgumentError(message("AccuracyRule", "divisors", rule, divisors, remedy))
+        _check_q_min("AccuracyRule", self.q_min)
+        object.__setattr__(self, "thresholds", thresholds)  # lists become tuples: a rule is a hashable value
+        object.__setattr__(self, "divisors", divisors)
+
+    def first_q(self, s: int) -> int:
+        """The whole batch."""
+        return s
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The q of the highest threshold that was reached, or the present one if that is smaller."""
+        accuracy = observed.accuracy
+        if accuracy is None:
+            remedy = "Pass accuracy=, or use LossMassRule, which needs none."
+            raise ArgumentError(message("AccuracyRule", "accuracy", "be observed", None, remedy))
+        levels = [s // d for t, d in zip(self.thresholds, self.divisors, strict=True) if accuracy >= t]
+        return _at_least(self.q_min, min([q, *levels]), s)
+
+
+@dataclass(frozen=True)
+class _Decay:
+    """The share q/s falls from `start` in the first epoch to `end` in epoch number `epochs`, and stays there."""
+
+    epochs: int
+    start: float = 1.0
+    end: float = 1 / 16
+    q_min: int = 1
+    needs: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        if not isinstance(self.epochs, int) or isinstance(self.epochs, bool) or self.epochs < 1:
+            remedy = "Give the number of epochs you train for."
+            raise ArgumentError(message(where, "epochs", "be an int of at least 1", repr(self.epochs), remedy))
+        if not 0 < self.end <= self.start <= 1:
+            got = f"start={self.start!r}, end={self.end!r}"
+            remedy = "Use start=1.0, end=1/16 for the range of the paper's rule."
+            raise ArgumentError(message(where, "start and end", "satisfy 0 < end <= start <= 1", got, remedy))
+        _check_q_min(where, self.q_min)
+
+    def _fall(self, progress: float) -> float:
+        """How much of the way from start to end is gone, for progress in [0, 1]."""
+        raise NotImplementedError
+
+    def _q(self, epochs_done: int, s: int) -> int:
+        progress = min(1.0, epochs_done / max(1, self.epochs - 1))
+        share = self.start + (self.end - self.start) * self._fall(progress)
+        return _at_least(self.q_min, resolve_q(min(1.0, share), s), s)
+
+    def first_q(self, s: int) -> int:
+        """The share `start` of the batch."""
+        return self._q(0, s)
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The q of the epoch after `observed.epoch`; what else was observed plays no part."""
+        return self._q(observed.epoch, s)
+
+
+@dataclass(frozen=True)
+class LinearDecay(_Decay):
+    """A rule by the calendar: q/s falls along a straight line.
+
+    Parameters
+    ----------
+    epochs
+        The epoch, from 1, in which `end` is reached: usually the number of epochs you train for.
+    start, end
+        Shares of the batch in the first and in that epoch.
+    q_min
+        Floor of the count.
+
+    Examples
+    --------
+    >>> rule = LinearDecay(epochs=3, end=0.5)
+    >>> rule.first_q(64), rule.next_q(64, 64, Observed(epoch=1)), rule.next_q(48, 64, Observed(epoch=2))
+    (64, 48, 32)
+    """
+
+    def _fall(self, progress: float) -> float:
+        return progress
+
+
+@dataclass(frozen=True)
+class CosineDecay(_Decay):
+    """A rule by the calendar: q/s falls along half a cosine, slowly at both ends.
+
+    Parameters
+    ----------
+    epochs
+        The epoch, from 1, in which `end` is reached: usually the number of epochs you train for.
+    start, end
+        Shares of the batch in the first and in that epoch.
+    q_min
+        Floor of the count.
+
+    Examples
+    --------
+    >>> rule = CosineDecay(epochs=5, end=0.5)
+    >>> [rule.next_q(64, 64, Observed(epoch=e)) for e in range(5)]
+    [64, 59, 48, 36, 32]
+    """
+
+    def _fall(self, progress: float) -> float:
+        return (1 - math.cos(math.pi * progress)) / 2
+
+
+@dataclass(frozen=True)
+class LossMassRule:
+    """The fewest samples that carry a given share of a batch's loss, on average over the last epoch.
+
+    It needs no accuracy and so works for regression. It follows the loss both ways: when the loss spreads over more
+    samples again, q grows back. Negative losses count as zero.
+
+    Parameters
+    ----------
+    mass
+        The share of the loss to be carried, in (0, 1].
+    q_min
+        Floor of the count.
+
+    Examples
+    --------
+    >>> rule = LossMassRule(0.9)
+    >>> rule.next_q(4, 4, Observed(epoch=1, loss_share=[0.7, 0.95, 1.0, 1.0]))
+    2
+    """
+
+    mass: float = 0.9
+    q_min: int = 1
+    needs: ClassVar[Need] = "loss_share"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mass, numbers.Real) or isinstance(self.mass, bool) or not 0 < self.mass <= 1:
+            remedy = "Use mass=0.9 for nine tenths of the loss."
+            raise ArgumentError(message("LossMassRule", "mass", "be a share in (0, 1]", repr(self.mass), remedy))
+        _check_q_min("LossMassRule", self.q_min)
+
+    def first_q(self, s: int) -> int:
+        """The whole batch: nothing has been seen yet."""
+        return s
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The fewest of s samples that carried the mass."""
+        curve = observed.loss_share
+        if curve is None or len(curve) == 0:
+            remedy = "Train at least one batch before the epoch ends."
+            raise ArgumentError(message("LossMassRule", "loss_share", "be observed", curve, remedy))
+        # float32 sums reach 1 only to rounding, so mass = 1 would never be carried without the slack
+        carried = next((j for j, share in enumerate(curve, 1) if share >= self.mass - 1e-6), len(curve))
+        return _at_least(self.q_min, math.ceil(carried * s / len(curve)), s)
+
+
+RULES: tuple[type[Rule], ...] = (AccuracyRule, FixedQ, LinearDecay, CosineDecay, LossMassRule)

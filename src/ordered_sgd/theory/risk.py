@@ -1,0 +1,239 @@
+"""The ordered risk L_q of a vector of losses, its neighbours as spectra, and what a choice of q means.
+
+A *spectrum* says how much each rank of the losses counts: n weights that sum to 1, that of the largest loss first.
+Every risk here is its spectrum times the sorted losses, so risks are compared by comparing spectra. The gamma weights
+of the paper sum to q; `ordered_spectrum` is gamma / q.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special
+
+from ..errors import ArgumentError, message
+from .weights import check_nsq, check_sq, check_whole, gamma_limit, gamma_weights
+
+
+def ordered_risk(losses: Any, s: int, q: int, *, regularizer: float = 0.0) -> float:
+    """L_q of Theorem 1: the expected mean of the q largest of s losses drawn without replacement, plus the regularizer.
+
+    Parameters
+    ----------
+    losses
+        One loss per sample, shape (n,): a list, a NumPy array, or a torch tensor on any device, with or without grad.
+    s, q
+        Samples in a mini-batch, and samples kept of it.
+    regularizer
+        The value of R.
+
+    Examples
+    --------
+    >>> ordered_risk([1.0, 2.0, 3.0, 4.0], 2, 1)  # the mean over the six pairs of the larger one: 20 / 6
+    3.33333333333333...
+    """
+    values = _as_losses("ordered_risk", losses)
+    n, s, q = check_nsq("ordered_risk", values.size, s, q)
+    return _weighted(values, ordered_spectrum(n, s, q)) + float(regularizer)
+
+
+def sample_weights(losses: Any, s: int, q: int) -> NDArray[np.float64]:
+    """The weight r_i of every sample, in the order of the losses: the probability that a step keeps sample i.
+
+    Of equal losses the one with the lower index ranks higher, and NaN ranks above every number.
+
+    Examples
+    --------
+    >>> sample_weights([0.1, 5.0, 0.2, 5.0, 0.3], 3, 2)
+    array([0. , 0.6, 0.3, 0.6, 0.5])
+    """
+    values = _as_losses("sample_weights", losses)
+    n, s, q = check_nsq("sample_weights", values.size, s, q)
+    weights = np.empty(n)
+    weights[_hardest_first(values)] = gamma_weights(n, s, q)
+    return weights
+
+
+def spectral_risk(losses: Any, spectrum: ArrayLike) -> float:
+    """The sorted losses, largest first, weighted by a spectrum of the same length.
+
+    Examples
+    --------
+    >>> losses = [1.0, 2.0, 3.0, 4.0]
+    >>> spectral_risk(losses, average_spectrum(4)), spectral_risk(losses, cvar_spectrum(4, 0.5))
+    (2.5, 3.5)
+    """
+    values = _as_losses("spectral_risk", losses)
+    weights = np.asarray(spectrum, dtype=np.float64)
+    if weights.shape != values.shape:
+        remedy = "Build it with n = len(losses)."
+        rule = f"have one weight per loss, shape {values.shape}"
+        raise ArgumentError(message("spectral_risk", "spectrum", rule, f"shape {weights.shape}", remedy))
+    return _weighted(values, weights)
+
+
+def ordered_spectrum(n: int, s: int, q: int) -> NDArray[np.float64]:
+    """The spectrum of L_q: gamma_j / q.
+
+    >>> ordered_spectrum(5, 3, 2)
+    array([0.3 , 0.3 , 0.25, 0.15, 0.  ])
+    """
+    n, s, q = check_nsq("ordered_spectrum", n, s, q)
+    return gamma_weights(n, s, q) / q
+
+
+def average_spectrum(n: int) -> NDArray[np.float64]:
+    """The spectrum of the plain mean: 1/n everywhere, which is also `ordered_spectrum` with q = s.
+
+    >>> average_spectrum(4)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    return average_top_k_spectrum(n, n)
+
+
+def average_top_k_spectrum(n: int, k: int) -> NDArray[np.float64]:
+    """The spectrum of the mean of the k largest of all n losses: 1/k, then zero.
+
+    >>> average_top_k_spectrum(4, 2)
+    array([0.5, 0.5, 0. , 0. ])
+    """
+    n = check_whole("average_top_k_spectrum", "n", n, None, "Pass the number of samples in all.")
+    k = check_whole("average_top_k_spectrum", "k", k, ("n", n), "Pass the number of largest losses to average.")
+    return np.where(np.arange(n) < k, 1 / k, 0.0)
+
+
+def cvar_spectrum(n: int, alpha: float) -> NDArray[np.float64]:
+    """The spectrum of CVaR at level alpha: the mean of the hardest share alpha of the samples, 1 for all of them.
+
+    The sample on the border counts in part, so that the spectrum is continuous in alpha; for alpha = k/n it is that of
+    the mean of the k largest.
+
+    >>> cvar_spectrum(4, 0.625)
+    array([0.4, 0.4, 0.2, 0. ])
+    """
+    n = check_whole("cvar_spectrum", "n", n, None, "Pass the number of samples in all.")
+    alpha = _check_share("cvar_spectrum", "alpha", alpha)
+    return np.clip(alpha * n - np.arange(n), 0.0, 1.0) / (alpha * n)
+
+
+def maximal_spectrum(n: int) -> NDArray[np.float64]:
+    """The spectrum of the maximal loss: 1 for the largest, which is also `ordered_spectrum` with s = n and q = 1.
+
+    >>> maximal_spectrum(4)
+    array([1., 0., 0., 0.])
+    """
+    return average_top_k_spectrum(n, 1)
+
+
+def effective_sample_size(n: int | None, s: int, q: int) -> float:
+    r"""How many equally weighted samples carry as much as the n weighted ones: (sum w)^2 / sum w^2.
+
+    With ``n=None`` its share of n in the limit of large n,
+
+    .. math:: \frac{q^2}{s (q - 2R)}, \qquad R = \frac{B(s, s)}{B(q, q)\, B(s-q, s-q)}.
+
+    Examples
+    --------
+    >>> round(effective_sample_size(60_000, 64, 16)), round(effective_sample_size(None, 64, 16), 4)
+    (17066, 0.2845)
+    """
+    if n is not None:
+        n, s, q = check_nsq("effective_sample_size", n, s, q)
+        return q**2 / float(np.sum(gamma_weights(n, s, q) ** 2))
+    s, q = check_sq("effective_sample_size", s, q)
+    if q == s:
+        return 1.0
+    r = np.exp(special.betaln(s, s) - special.betaln(q, q) - special.betaln(s - q, s - q))
+    return float(q**2 / (s * (q - 2 * r)))
+
+
+def equivalent_cvar_level(s: int, q: int, *, norm: Literal["l1", "l2"] = "l2") -> float:
+    """The level alpha whose CVaR spectrum is closest to that of L_q for large n; 1.0 for q = s.
+
+    L_q is CVaR with a random level, Beta(q+1, s-q). Its median is the closest level in the squared distance (``"l2"``).
+    In the absolute distance (``"l1"``) it solves z = alpha^2 phi(alpha), phi(z) = 1/alpha, phi = gamma_limit / q.
+
+    Examples
+    --------
+    >>> round(equivalent_cvar_level(64, 16), 4), round(equivalent_cvar_level(64, 16, norm="l1"), 4)
+    (0.2591, 0.2506)
+    """
+    s, q = check_sq("equivalent_cvar_level", s, q)
+    if norm not in ("l1", "l2"):
+        remedy = "The median of the mixture's levels is 'l2'."
+        raise ArgumentError(message("equivalent_cvar_level", "norm", "be 'l1' or 'l2'", repr(norm), remedy))
+    if q == s:
+        return 1.0
+    if norm == "l2":
+        return float(special.betaincinv(q + 1, s - q, 0.5))
+
+    def slope(log_excess: float) -> float:
+        # alpha = (1 + x) q/s with x > 0: in x, because alpha itself can be within 1e-12 of q/s.
+        x = np.exp(log_excess)
+        alpha = (1 + x) * q / s
+        crossing = special.betaincinv(q, s - q, x / (1 + x))  # where phi falls to 1 / alpha
+        return float(crossing / alpha**2 - s / q * special.betaincc(q, s - q, min(alpha, 1.0)))
+
+    if slope(-40.0) >= 0:
+        return q / s  # to within 1e-17
+    log_excess = optimize.brentq(slope, -40.0, np.log(s / q - 1), xtol=1e-13)
+    return float((1 + np.exp(log_excess)) * q / s)
+
+
+def share_of_hardest(fraction: float, n: int | None, s: int, q: int) -> float:
+    """The share of the gradient's weight that goes to the hardest fraction of the samples.
+
+    A sample on the border counts in part. With ``n=None`` the limit of large n,
+    (z gamma_limit(z) + q P(Beta(q+1, s-q) <= z)) / q at z = fraction.
+
+    Examples
+    --------
+    >>> round(share_of_hardest(0.25, 60_000, 64, 16), 4), round(share_of_hardest(0.25, None, 64, 16), 4)
+    (0.86, 0.86)
+    """
+    fraction = _check_share("share_of_hardest", "fraction", fraction)
+    if n is not None:
+        n, s, q = check_nsq("share_of_hardest", n, s, q)
+        part_counted = np.clip(fraction * n - np.arange(n), 0.0, 1.0)
+        return float(np.sum(ordered_spectrum(n, s, q) * part_counted))
+    s, q = check_sq("share_of_hardest", s, q)
+    if q == s:
+        return fraction
+    return float(fraction * gamma_limit(fraction, s, q) / q + special.betainc(q + 1, s - q, fraction))
+
+
+def _as_losses(where: str, losses: Any) -> NDArray[np.float64]:
+    """The losses as a float64 array of shape (n,), n >= 1; a tensor is recognised by what it can do."""
+    if hasattr(losses, "detach"):
+        losses = losses.detach().cpu().double().numpy()  # double first: NumPy has no bfloat16
+    try:
+        values = np.asarray(losses, dtype=np.float64)
+        got = f"shape {values.shape}"
+    except (TypeError, ValueError):  # words, or rows of different lengths
+        values = np.empty(0)
+        got = f"a {type(losses).__name__} that is no array of numbers"
+    if values.ndim != 1 or values.size == 0:
+        remedy = 'A torch criterion returns them with reduction="none".'
+        raise ArgumentError(message(where, "losses", "be one number per sample, shape (n,)", got, remedy))
+    return values
+
+
+def _hardest_first(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The indices in descending order of the values, ties by index, NaN first."""
+    # A stable ascending sort of the reversed array, reversed: negating the values instead would send NaN to the end.
+    return (values.size - 1 - np.argsort(values[::-1], kind="stable"))[::-1]
+
+
+def _weighted(values: NDArray[np.float64], spectrum: NDArray[np.float64]) -> float:
+    counted = spectrum != 0  # what does not count stays out even when it is infinite
+    return float(np.sum(spectrum[counted] * np.sort(values)[::-1][counted]))
+
+
+def _check_share(where: str, name: str, value: float) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = np.nan
+    if not 0 < share <= 1:
+        raise ArgumentError(message(where, name, "lie in (0, 1]", repr(value), "Pass 1.0 for all samples."))
+    return share

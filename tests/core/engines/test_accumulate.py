@@ -1,0 +1,143 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd import AccuracyRule, OrderedStep
+from ordered_sgd.core.engines.accumulate import _replaying
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+
+CE = nn.CrossEntropyLoss(reduction="none")
+
+
+def network(*extra: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 16), *extra, nn.ReLU(), nn.Linear(16, 4))
+
+
+def gradient_of(model: nn.Module, *call: object, **options: object) -> tuple[list[Tensor], object]:
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), **options)  # type: ignore[arg-type]
+    record = step(*call)
+    return [p.grad for p in model.parameters() if p.grad is not None], record
+
+
+@pytest.mark.parametrize("q", [1, 5, 0.25, 1.0])
+@pytest.mark.parametrize("sizes", [(16, 16), (10, 1, 21), (4,) * 8])
+def test_micro_batches_give_the_gradient_and_the_record_of_the_joined_batch(q: float, sizes: tuple[int, ...]) -> None:
+    x, y = torch.randn(32, 6), torch.randint(0, 4, (32,))
+    weight = torch.rand(32)
+    parts = list(zip(x.split(sizes), y.split(sizes), weight.split(sizes), strict=True))
+    model = network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=q)
+    joined = step(x, y, sample_weight=weight)
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    record = step(parts)
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).norm() <= 1e-6 * b.norm()
+    assert torch.equal(record.rows, joined.rows)
+    torch.testing.assert_close(record.losses, joined.losses)
+    torch.testing.assert_close(record.ordered_loss, joined.ordered_loss)
+    assert record.correct == joined.correct
+    assert (record.q, record.count) == (joined.q, 32)
+
+
+def test_a_micro_batch_without_a_chosen_sample_is_not_run_again() -> None:
+    calls: list[int] = []
+
+    def forward(model: nn.Module, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        outputs: Tensor = model(x)
+        return outputs
+
+    easy, hard = torch.zeros(5, 6), 100 * torch.randn(3, 6)
+    y = [torch.zeros(5).long(), torch.randint(0, 4, (3,))]
+    _, record = gradient_of(network(), [(easy, y[0]), (hard, y[1])], q=1, forward=forward)
+    assert record.rows.item() >= 5  # type: ignore[attr-defined]
+    assert calls == [5, 3, 3]
+
+
+def test_dropout_draws_the_same_masks_in_both_passes_and_randomness_goes_on_as_after_one() -> None:
+    model = network(nn.Dropout(0.5))
+    x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
+    parts = list(zip(x.split(8), y.split(8), strict=True))
+    torch.manual_seed(5)
+    losses = torch.cat([CE(model(a), b) for a, b in parts])
+    after = torch.rand(1)
+    expected = torch.autograd.grad(losses.topk(6).values.mean(), list(model.parameters()))
+    torch.manual_seed(5)
+    found, _ = gradient_of(model, parts, q=6)
+    assert torch.equal(torch.rand(1), after)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("q", [3, 1.0])
+def test_running_statistics_are_updated_once(q: float) -> None:
+    model, twin = network(nn.BatchNorm1d(16)), network(nn.BatchNorm1d(16))
+    x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
+    for part in x.split(8):
+        twin(part)
+    gradient_of(model, list(zip(x.split(8), y.split(8), strict=True)), q=q)
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        assert torch.equal(a, b)
+    assert model[1].track_running_stats  # type: ignore[index]
+
+
+def test_frozen_normalisation_keeps_its_statistics_during_replay() -> None:
+    norm = nn.BatchNorm1d(3).eval()
+    with _replaying(norm, torch.device("cpu")):
+        torch.testing.assert_close(norm(torch.ones(2, 3)), torch.ones(2, 3), rtol=1e-4, atol=0)
+
+
+def test_weights_cast_by_autocast_without_a_graph_are_not_used_again() -> None:
+    model = network()
+    parts = [(torch.randn(8, 6), torch.randint(0, 4, (8,))) for _ in range(2)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = gradient_of(model, parts, q=4)
+    assert len(found) == 4
+    assert all(g.abs().sum() > 0 for g in found)
+
+
+def test_targets_that_are_no_tensor_work_without_a_first_guess_of_the_size() -> None:
+    def criterion(outputs: Tensor, target: list[int]) -> Tensor:
+        return CE(outputs, torch.tensor(target))
+
+    model = network()
+    step = OrderedStep(model, criterion, torch.optim.SGD(model.parameters(), lr=0.1), q=1.0)
+    record = step([(torch.randn(4, 6), [0, 1, 2, 3]), (torch.randn(2, 6), [0, 1])])
+    assert (record.q, record.count) == (6, 6)
+
+
+def test_more_losses_than_targets_are_refused_before_the_update() -> None:
+    model = network()
+    step = OrderedStep(
+        model, lambda outputs, y: outputs.abs().sum(1), torch.optim.SGD(model.parameters(), lr=0.1), q=1.0
+    )
+    before = [p.detach().clone() for p in model.parameters()]
+    parts = [(torch.randn(4, 6), torch.zeros(2)), (torch.randn(4, 6), torch.zeros(2))]
+    with pytest.raises(
+        ArgumentError, match=r"micro-batches must give one loss per target; got 8 losses for 4 targets. Pass"
+    ):
+        step(parts)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("q", [2, 1.0])
+def test_a_loss_that_is_not_finite_is_found_among_micro_batches(q: float) -> None:
+    parts = [(torch.randn(4, 6), torch.zeros(4).long()) for _ in range(3)]
+    parts[1][0][2] = torch.nan
+    model = network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=q, nonfinite="skip")
+    before = [p.detach().clone() for p in model.parameters()]
+    assert step(parts).q == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with pytest.raises(NonFiniteLossError, match="nan at position 6 of 12"):
+        OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=q)(parts)
+
+
+def test_a_rule_divides_the_joined_batch() -> None:
+    model = network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), rule=AccuracyRule())
+    step([(torch.randn(8, 6), torch.zeros(8).long())] * 4)
+    assert step.q == 32
+    assert step.end_epoch(accuracy=0.95) == 4

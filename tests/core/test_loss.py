@@ -1,0 +1,284 @@
+import functools
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import functional as F
+
+from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, LossMassRule, OrderedLoss, multiclass_hinge, ordered_mean
+from ordered_sgd.errors import ArgumentError
+from ordered_sgd.rules import Rule
+
+CE = nn.CrossEntropyLoss(reduction="none")
+
+
+def batch(s: int = 32, classes: int = 5) -> tuple[Tensor, Tensor]:
+    return torch.randn(s, classes, requires_grad=True), torch.randint(0, classes, (s,))
+
+
+@pytest.mark.parametrize("q", [1, 8, 0.25, 1.0, 100])
+def test_in_training_it_is_the_ordered_mean_and_in_eval_the_plain_mean(q: float) -> None:
+    logits, target = batch()
+    loss_fn = OrderedLoss(CE, q=q)
+    assert torch.equal(loss_fn(logits, target), ordered_mean(CE(logits, target), q))
+    assert torch.equal(loss_fn.eval()(logits, target), CE(logits, target).mean())
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        CE,
+        functools.partial(F.cross_entropy, reduction="none"),
+        multiclass_hinge,
+        lambda outputs, target: F.cross_entropy(outputs, target, reduction="none").unsqueeze(1),
+    ],
+)
+def test_modules_functions_and_partials_are_criteria(criterion: object) -> None:
+    logits, target = batch()
+    OrderedLoss(criterion, q=4)(logits, target).backward()  # type: ignore[arg-type]
+    assert logits.grad is not None
+    assert int((logits.grad.abs().sum(1) > 0).sum()) == 4
+
+
+def test_a_criterion_of_three_inputs_or_of_time_first_inputs_works() -> None:
+    triplet = OrderedLoss(nn.TripletMarginLoss(reduction="none"), q=2)
+    assert triplet(*torch.randn(3, 6, 4)).dim() == 0
+    ctc = OrderedLoss(nn.CTCLoss(reduction="none"), q=1)
+    log_probs = torch.randn(12, 1, 5).log_softmax(2)
+    lengths = torch.tensor([12]), torch.tensor([3])
+    assert ctc(log_probs, torch.randint(1, 5, (1, 3)), *lengths).dim() == 0
+
+
+@pytest.mark.parametrize(
+    ("criterion", "value"),
+    [
+        (nn.CrossEntropyLoss(), "reduction='mean'"),
+        (nn.MSELoss(reduction="sum"), "reduction='sum'"),
+        (F.cross_entropy, "reduction='mean'"),
+        (functools.partial(F.mse_loss, reduction="mean"), "reduction='mean'"),
+        (OrderedLoss(CE, q=1), "an OrderedLoss"),
+    ],
+)
+def test_a_criterion_that_can_be_seen_to_reduce_is_refused_at_construction(criterion: object, value: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        OrderedLoss(criterion, q=4)  # type: ignore[arg-type]
+    text = str(error.value)
+    assert text.startswith(f"OrderedLoss: criterion must return one loss per sample, shape (s,); got {value}. ")
+    assert "none" in text or "wraps" in text
+
+
+@pytest.mark.parametrize(
+    ("criterion", "value"),
+    [
+        (lambda outputs, target: F.cross_entropy(outputs, target), "a scalar"),
+        (lambda outputs, target: F.cross_entropy(outputs, target).reshape(1), "shape (1,) for a batch of 32"),
+        (
+            lambda outputs, target: F.cross_entropy(outputs, target, reduction="none")[:5],
+            "shape (5,) for a batch of 32",
+        ),
+    ],
+)
+def test_a_hidden_reduction_is_refused_at_the_first_call(criterion: object, value: str) -> None:
+    loss_fn = OrderedLoss(criterion, rule=AccuracyRule())  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError) as error:
+        loss_fn(*batch())
+    assert f"got {value}. " in str(error.value)
+    assert 'Build it with reduction="none".' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "exactly one of q and rule must be given; got neither. Use q=0.5"),
+        ({"q": 4, "rule": AccuracyRule()}, "exactly one of q and rule must be given; got q=4 and rule=AccuracyRule("),
+        ({"q": 0}, "q must be an int of at least 1 or a fraction in (0, 1]; got 0. Use q=1"),
+        ({"rule": 16}, "rule must have first_q and next_q; got 16. Use rule=AccuracyRule(), or q="),
+        ({"q": 4, "selection": "rand"}, "selection must be one of top, random; got 'rand'. Did you mean 'random'?"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        OrderedLoss(CE, **arguments)  # type: ignore[arg-type]
+    assert str(error.value).startswith(f"OrderedLoss: {text}")
+
+
+def test_something_that_is_not_callable_is_no_criterion() -> None:
+    with pytest.raises(ArgumentError, match=r"criterion must be callable; got 'ce'. Pass a loss module or function."):
+        OrderedLoss("ce", q=1)  # type: ignore[arg-type]
+
+
+def test_sample_weights_multiply_the_losses_before_they_are_ordered() -> None:
+    logits, target = batch()
+    weight = torch.rand(32)
+    expected = ordered_mean(CE(logits, target) * weight, 5)
+    assert torch.equal(OrderedLoss(CE, q=5)(logits, target, sample_weight=weight), expected)
+    evaluated = OrderedLoss(CE, q=5).eval()(logits, target, sample_weight=weight)
+    assert torch.equal(evaluated, (CE(logits, target) * weight).mean())
+    with pytest.raises(
+        ArgumentError, match=r"sample_weight must have shape \(s,\); got shape \(31,\) for 32 losses. Pass"
+    ):
+        OrderedLoss(CE, q=5)(logits, target, sample_weight=weight[:31])
+
+
+def feed(loss_fn: OrderedLoss, share_right: float, s: int = 64) -> None:
+    target = torch.zeros(s, dtype=torch.int64)
+    logits = torch.zeros(s, 2)
+    logits[:, 1] = 1.0
+    logits[: round(share_right * s), 0] = 2.0
+    loss_fn(logits.requires_grad_(), target)
+
+
+def test_the_paper_s_rule_counts_right_answers_by_itself_and_moves_q_at_the_end_of_the_epoch() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    assert loss_fn.q is None
+    feed(loss_fn, 0.5)
+    feed(loss_fn, 1.0)
+    assert loss_fn.q == 64
+    assert loss_fn.end_epoch() == 64  # 75 %
+    feed(loss_fn, 61 / 64)
+    assert loss_fn.end_epoch() == 8  # 95.3 %: two levels skipped
+    feed(loss_fn, 0.5)
+    assert loss_fn.end_epoch() == 8  # it does not grow back
+    assert loss_fn.epoch == 3
+
+
+def test_a_given_accuracy_wins_over_the_counted_one() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    feed(loss_fn, 1.0)
+    assert loss_fn.end_epoch(accuracy=0.85) == 32
+
+
+def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    feed(loss_fn, 0.0)
+    with torch.no_grad():
+        feed(loss_fn, 1.0)
+        feed(loss_fn, 1.0)
+    loss_fn.eval()
+    feed(loss_fn, 1.0, s=128)
+    assert loss_fn.end_epoch() == 64
+
+
+def test_accuracy_is_asked_for_when_it_cannot_be_counted() -> None:
+    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), rule=AccuracyRule())
+    loss_fn(torch.randn(8, requires_grad=True), torch.randn(8))
+    with pytest.raises(ArgumentError, match=r"OrderedLoss.end_epoch: accuracy must be given; got None. Pass accuracy="):
+        loss_fn.end_epoch()
+    with pytest.raises(
+        ArgumentError, match=r"accuracy must be a share in \[0, 1\]; got 93.0. Divide a percentage by 100."
+    ):
+        loss_fn.end_epoch(accuracy=93.0)
+    assert loss_fn.end_epoch(accuracy=0.93) == 2
+
+
+def test_an_epoch_without_a_batch_cannot_end() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"at least one batch must come before the end of an epoch; got none. Call it"
+    ):
+        OrderedLoss(CE, q=4).end_epoch()
+
+
+def test_a_rule_divides_the_largest_batch_seen_and_a_smaller_one_keeps_what_it_has() -> None:
+    loss_fn = OrderedLoss(CE, rule=FixedQ(0.5))
+    loss_fn(*batch(16))
+    assert loss_fn.q == 8
+    loss_fn(*batch(64))
+    assert loss_fn.q == 32
+    assert loss_fn.q_for(40) == 32
+    assert loss_fn.q_for(10) == 10
+
+
+def test_a_larger_batch_in_a_later_epoch_gets_the_rule_s_answer_for_its_size() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    feed(loss_fn, 1.0, s=16)
+    assert loss_fn.end_epoch(accuracy=0.91) == 4
+    assert loss_fn.q_for(64) == 16
+
+
+def test_a_share_given_as_q_is_a_share_of_the_batch_at_hand() -> None:
+    loss_fn = OrderedLoss(CE, q=0.5)
+    assert loss_fn.q_for(64) == 32
+    assert loss_fn.q_for(40) == 20
+    assert loss_fn.end_epoch() == 32
+
+
+def test_loss_mass_follows_the_share_of_the_loss_over_batches_of_different_size() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    loss_fn(torch.tensor([9.0, 1.0, 0.0, 0.0]).requires_grad_())
+    loss_fn(torch.tensor([0.0, 5.0]).requires_grad_())
+    loss_fn(torch.tensor([0.0, 1.0, 9.0, 0.0]).requires_grad_())
+    assert loss_fn.end_epoch() == 1
+    loss_fn(torch.ones(4).requires_grad_())
+    assert loss_fn.end_epoch() == 4  # it may grow back
+    loss_fn(torch.zeros(4).requires_grad_())
+    assert loss_fn.end_epoch() == 1  # nothing to carry
+
+
+def test_loss_mass_grows_its_curve_with_the_batch_and_leaves_out_batches_that_are_not_finite() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    loss_fn(torch.tensor([1.0, 0.0]).requires_grad_())
+    loss_fn(torch.tensor([1.0, 1.0, 0.0, 0.0]).requires_grad_())
+    loss_fn(torch.tensor([torch.nan, 1.0, 1.0, 1.0]).requires_grad_())
+    # curves (1, 1) -> (1, 1, 1, 1) and (.5, 1, 1, 1): the mean carries 75 %, then all
+    assert loss_fn.end_epoch() == 2
+
+
+def test_an_epoch_of_nothing_but_nan_leaves_loss_mass_without_an_answer() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule())
+    loss_fn(torch.full((4,), torch.nan).requires_grad_())
+    with pytest.raises(ArgumentError, match="LossMassRule: loss_share must be observed; got None"):
+        loss_fn.end_epoch()
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule(0.8), LinearDecay(epochs=5)])
+def test_a_state_restored_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_happened(rule: Rule) -> None:
+    def epochs(loss_fn: OrderedLoss, numbers: range) -> list[int]:
+        moved = []
+        for number in numbers:
+            for s in (24, 64, 40):
+                feed(loss_fn, share_right=0.5 + number / 8, s=s)
+            moved.append(loss_fn.end_epoch())
+        return moved
+
+    first = OrderedLoss(CE, rule=rule)
+    epochs(first, range(2))
+    feed(first, 1.0)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = OrderedLoss(CE, rule=rule)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    assert (second.q, second.epoch) == (first.q, 2)
+    moved = epochs(first, range(2, 5))
+    assert epochs(second, range(2, 5)) == moved
+    assert moved[-1] < 64
+
+
+def test_the_random_control_keeps_q_rows_from_its_own_generator() -> None:
+    logits, target = batch()
+    global_state = torch.get_rng_state()
+    loss_fn = OrderedLoss(CE, q=8, selection="random", generator=torch.Generator().manual_seed(5))
+    rows = torch.randperm(32, generator=torch.Generator().manual_seed(5))[:8].sort().values
+    assert torch.equal(loss_fn(logits, target), CE(logits, target)[rows].mean())
+    assert torch.equal(torch.get_rng_state(), global_state)
+    state = loss_fn.state_dict()
+    following = loss_fn(logits, target)
+    loss_fn.load_state_dict(state)
+    assert torch.equal(loss_fn(logits, target), following)
+    assert "random" in repr(loss_fn)
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])
+def test_it_compiles_without_a_graph_break_and_without_a_recompile_per_step(rule: object) -> None:
+    loss_fn = OrderedLoss(CE, rule=rule)  # type: ignore[arg-type]
+    eager = OrderedLoss(CE, rule=rule)  # type: ignore[arg-type]
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(loss_fn, fullgraph=True, backend=graphs)
+    for _ in range(8):
+        logits, target = batch(64)
+        torch.testing.assert_close(compiled(logits, target), eager(logits, target))
+    assert graphs.frame_count <= 2  # the first call, and the first with sums to add to
+    assert loss_fn.end_epoch() == eager.end_epoch()

@@ -1,0 +1,77 @@
+"""Imports point downwards only, and tests lie where the package's files lie."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "ordered_sgd"
+
+# Lowest first; names on one line do not know each other.
+LAYERS = [
+    {"errors"},
+    {"rules", "order", "theory"},
+    {"core", "data"},
+    {"optim", "linear", "models", "diagnostics"},
+    {"experiments", "integrations"},
+    {"report", "bench", "playground"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Parts of the package that a file imports, inside functions too."""
+    parts = set()
+    package = ("ordered_sgd", *path.relative_to(SOURCE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(p for p in (base, node.module or "") if p)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        parts |= {name.split(".")[1] for name in names if name.startswith("ordered_sgd.")}
+    return parts
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_downwards(path: Path) -> None:
+    own = part_of(path)
+    assert own in LEVEL, f"{own} has no place among the layers"
+    for part in imported_parts(path) - {own}:
+        assert LEVEL[part] < LEVEL[own], f"{path.name} is in {own} and imports {part}, which is not below it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_below_torch_do_not_import_it(path: Path) -> None:
+    if part_of(path) not in {"errors", "rules", "order", "theory", "linear"}:
+        pytest.skip("may import torch")
+    modules = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "torch" not in modules
+
+
+def test_tests_lie_where_the_package_s_files_lie() -> None:
+    whole = {"contracts", "bench"}  # tables of promises and speed bars cut across the package
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        relative = test.relative_to(ROOT / "tests")
+        if len(relative.parts) > 1 and relative.parts[0] not in whole:
+            assert (SOURCE / relative.parent).is_dir(), f"{relative} mirrors no folder of the package"
