@@ -15,7 +15,7 @@ from ordered_sgd.optim.mirror import Geometry, MirrorDescent
 from ordered_sgd.optim.proximal import Penalty, ProximalSGD
 
 SHAPES = ((4, 3), (5,), (2, 3, 2))
-# Exact in 16 bits, into which torch's foreach multiplication on the CPU rounds it; with 0.9 the twins would differ by that.
+# Exact in 16 bits, to which torch's foreach multiplication on the CPU rounds it: with 0.9 the twins would differ.
 MOMENTUM = 0.875
 HALF = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 

@@ -200,13 +200,14 @@ def test_a_grad_scaler_gives_the_same_update_and_skips_an_overflow(max_grad_norm
     assert scaler.get_scale() < 1e38
 
 
-def test_a_step_under_autocast_learns() -> None:
+def test_steps_inside_one_autocast_block_see_the_updated_weights() -> None:
     model = network()
     step = OrderedStep(model, CE, sgd(model), q=0.5)
     x, y = batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = [float(step(x, y).mean_loss) for _ in range(30)]
-    assert losses[-1] < losses[0] / 2
+        losses = [float(step(x, y).mean_loss) for _ in range(20)]
+    assert losses[-1] < losses[0]
+    assert len(set(losses)) == 20
 
 
 def test_sample_weights_reach_the_ordering() -> None:

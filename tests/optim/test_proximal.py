@@ -142,7 +142,7 @@ def penalty_value(u: Tensor, penalty: str | None, group_dim: int) -> float:
     return u.norm(dim=1 - group_dim).sum().item() if penalty == "group" else 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     penalty=st.sampled_from([None, *PENALTIES]),
     entries=st.lists(ENTRY, min_size=4, max_size=4),

@@ -130,13 +130,15 @@ class MirrorDescent(GradientMethod):
 
     def _dual(self, param: Tensor, group: Group) -> Tensor:
         """Dual to step from: the one kept, unless the parameter is no longer what that one gave."""
-        fresh = _mirror(param.to(torch.promote_types(param.dtype, torch.float32)), group)
-        kept = self.state[param].get("dual")
+        wide = param.to(torch.promote_types(param.dtype, torch.float32))
+        kept: Tensor | None = self.state[param].get("dual")
         if kept is None:
-            return fresh
+            return _mirror(wide, group)
         same = _primal(kept, group).to(param.dtype) == param
         same = same.all() if group["dim"] is None else same.all(group["dim"], keepdim=True)
-        return torch.where(same, kept, fresh)  # no branch: that would wait for the device
+        if param.device.type == "cpu" and bool(same.all()):  # saves a map; elsewhere to ask would wait for the device
+            return kept
+        return torch.where(same, kept, _mirror(wide, group))
 
 
 def _mirror(w: Tensor, group: Group) -> Tensor:

@@ -198,9 +198,11 @@ def _loop_step(params: list[Tensor], gradients: list[Tensor], buffers: list[Tens
     for i, (param, d) in enumerate(zip(params, gradients, strict=True)):
         if buffers:
             d = buffers[i].mul_(group["momentum"]).add_(d)
-        x = param.add(d, alpha=-lr)
+        x = param.add_(d, alpha=-lr)
+        if group["penalty"] is None and group["bounds"] is None:
+            continue
         u = prox(x, t, group["penalty"], group_dim=group["group_dim"], bounds=group["bounds"])
-        if buffers and u is not x and lr > 0:
+        if buffers and lr > 0:
             # (w - u) / lr, written as d + (x - u) / lr: a step too short for the dtype of w still counts in the buffer
             buffers[i].add_((x - u).div_(lr))
         param.copy_(u)

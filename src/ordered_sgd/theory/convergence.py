@@ -174,7 +174,7 @@ def moreau_envelope(
         raise ArgumentError(message(where, "rho", f"be below 1 / lam = {1 / lam}", rho, "Make lam smaller."))
     slopes, heights = np.empty((0, center.size)), np.empty(0)  # the planes: heights + slopes . (beta - theta)
     weights = np.empty(0)
-    best, prox, beta = np.inf, center, center
+    best, gap, prox, beta = np.inf, np.inf, center, center
     for _ in range(max_cuts):
         value, subgradient = f(beta)
         offset = beta - center
