@@ -1,8 +1,8 @@
 """Mini-batch SGD, ordered SGD and the honest controls on scikit-learn's handwritten digits.
 
 Ordered SGD keeps the q largest losses of each batch, by the paper's rule. It is set against plain SGD and against as
-many samples drawn at random, at the paper's learning rate; and against plain SGD once more with both at the best rate of
-a grid, because keeping large losses acts partly as a larger step. Everything that matters is in `train`; the rest
+many samples drawn at random, at the paper's learning rate; and against plain SGD once more with both at the best rate
+of a grid, because keeping large losses acts partly as a larger step. Everything that matters is in `train`; the rest
 averages over seeds and prints.
 
 Run: make demo, or: python examples/01_digits.py --seeds 20
@@ -123,7 +123,7 @@ def compare(seed: int, epochs: int) -> dict[str, Run]:
         "ordered SGD": ordered,
         "random q": train(data, Replay(ordered.path), seed=seed, epochs=epochs, at_random=True),
         "SGD, best rate": train(data, plain, seed=seed, epochs=epochs, rate=rates[0]),
-        "ordered SGD, best rate": train(data, paper, seed=seed, epochs=epochs, rate=rates[1]),
+        "ordered, best rate": train(data, paper, seed=seed, epochs=epochs, rate=rates[1]),
     }
 
 
@@ -148,7 +148,7 @@ def main() -> None:
     for one, other in [
         ("ordered SGD", "SGD"),
         ("ordered SGD", "random q"),
-        ("ordered SGD, best rate", "SGD, best rate"),
+        ("ordered, best rate", "SGD, best rate"),
     ]:
         console.print(in_words(runs, one, other), highlight=False, soft_wrap=True)
     table = Table(title=f"digits, {arguments.seeds} seeds, {arguments.epochs} epochs: mean (std) at the last epoch")

@@ -51,13 +51,16 @@ def require(module: str, *, extra: str, where: str) -> ModuleType:
         raise MissingExtraError(message(where, top, "be installed", f"no module {top!r}", remedy)) from error
 
 
-def check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise unless the value is one of the choices; a near miss is named.
+def check_choice(where: str, name: str, value: object, choices: Sequence[object], remedy: str | None = None) -> None:
+    """Raise unless the value is one of the choices; a near miss is named, else the remedy is given.
 
     >>> check_choice("doctest", "engine", "dense", ("dense",))
     """
     if value in choices:
         return
-    near = difflib.get_close_matches(str(value), choices, n=1)
-    remedy = f"Did you mean {near[0]!r}?" if near else f"Use {name}={choices[0]!r} when in doubt."
-    raise ArgumentError(message(where, name, f"be one of {', '.join(choices)}", repr(value), remedy))
+    names = [str(choice) for choice in choices]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    if near:
+        remedy = f"Did you mean {near[0]!r}?"
+    remedy = remedy or f"Use {name}={choices[0]!r} when in doubt."
+    raise ArgumentError(message(where, name, f"be one of {', '.join(names)}", repr(value), remedy))

@@ -259,7 +259,7 @@ P_REMEDY = "p=2 is plain SGD; for n entries try p = 2 ln n / (2 ln n - 1)."
         (
             [0.5, 0.5],
             {"geometry": "euclid"},
-            "geometry must be one of 'entropy', 'p-norm'; got 'euclid'. "
+            "geometry must be one of entropy, p-norm; got 'euclid'. "
             'Use geometry="p-norm" with p=2 for the Euclidean one.',
         ),
         *(([1.0], {"geometry": "p-norm", "p": p}, f"{P_RULE} {p!r}. {P_REMEDY}") for p in (None, 1, 2.5, math.nan)),

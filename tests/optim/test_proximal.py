@@ -269,7 +269,7 @@ def test_two_groups_may_have_different_penalties(problem):
 # Messages: rule, value, remedy
 
 ONE = "ProximalSGD: "
-PENALTY_RULE = "penalty must be one of 'l1', 'l2', 'l2-norm', 'group'"
+PENALTY_RULE = "penalty must be one of l1, l2, l2-norm, group"
 
 
 @pytest.mark.parametrize(

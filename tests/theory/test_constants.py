@@ -170,6 +170,13 @@ def test_no_smaller_rho_would_do_for_the_tanh_network(x_norm, output_bound):
     np.testing.assert_allclose(-worst, rho, rtol=1e-4)  # the grid of z
 
 
+def test_without_a_bound_of_the_output_weights_the_tanh_network_is_not_weakly_convex():
+    # the paper calls such networks weakly convex without more ado; the curvature grows with the output weights
+    steepest = 4 / (3 * math.sqrt(3))  # largest |tanh''|
+    for bound in (1e2, 1e4, 1e6):
+        np.testing.assert_allclose(tanh_network_weak_convexity(1.0, bound), steepest * bound, rtol=1e-3)
+
+
 def test_g1_of_the_tanh_network_is_approached():
     G1 = tanh_network_lipschitz(2.0, 3, 1.5)
     network = TanhNetwork(np.array([2.0]), 1, 3)
@@ -205,7 +212,7 @@ def test_g1_of_the_tanh_network_is_approached():
         ),
         (
             lambda: regularizer_lipschitz("l1", 0.1),
-            "regularizer_lipschitz: d must be a finite number above 0; got None",
+            "regularizer_lipschitz: d must be an int of at least 1; got None",
         ),
         (lambda: tanh_network_lipschitz(0.0, 3, 1.0), "tanh_network_lipschitz: x_norm must be a finite number above 0"),
         (lambda: tanh_network_weak_convexity(1.0, -1.0), "tanh_network_weak_convexity: output_bound must be a finite"),

@@ -91,13 +91,6 @@ def check_number(where: str, name: str, value: object, rule: str, holds: Callabl
     raise ArgumentError(message(where, name, f"be a finite number, {rule}", repr(value), remedy))
 
 
-def check_choice(where: str, name: str, value: object, choices: tuple[object, ...], remedy: str) -> None:
-    """Raise `ArgumentError` unless the value is one of the choices."""
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ArgumentError(message(where, name, f"be one of {listed}", repr(value), remedy))
-
-
 def check_dim(where: str, name: str, dim: object, param: Tensor) -> None:
     """Raise `ArgumentError` unless dim is a dimension of the parameter; a scalar counts as a vector of one."""
     size = max(param.dim(), 1)

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.optim._base import (
     GradientMethod,
     Group,
-    check_choice,
     check_dim,
     check_number,
     same_kind,

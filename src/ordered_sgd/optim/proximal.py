@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.optim._base import (
     GradientMethod,
     Group,
-    check_choice,
     check_dim,
     check_number,
     same_kind,
@@ -114,7 +113,7 @@ class ProximalSGD(GradientMethod):
         }
         super().__init__(params, defaults)
         if strength is not None and all(group["penalty"] is None for group in self.param_groups):
-            rule, remedy = f"be one of {', '.join(map(repr, PENALTIES))} when strength is given", 'Pass penalty="l1".'
+            rule, remedy = f"be one of {', '.join(PENALTIES)} when strength is given", 'Pass penalty="l1".'
             raise ArgumentError(message("ProximalSGD", "penalty", rule, None, remedy))
 
     def _check_group(self, group: Group) -> None:

@@ -1,8 +1,9 @@
 """The gamma weights as numba kernels: the functions of the same names in `_recurrence`, as loops.
 
-Imported on first use, never by ``import ordered_sgd.theory``; needs numba.
+Imported on first use, never by ``import ordered_sgd.theory``; needs numba. Coverage cannot see into compiled code.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -10,19 +11,19 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ._recurrence import FLOOR, PEAK, mode_of_differences
+from ordered_sgd.theory._recurrence import FLOOR, PEAK, mode_of_differences
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
     """The function compiled by numba on its first call, cached on disk where a directory can be written."""
-    # "contract" lets a product and a sum round once instead of twice; no sum below is right only without it.
-    options = {"error_model": "numpy", "fastmath": {"contract"}}
+    # "contract": x * y + z may round once instead of twice, which is faster and spoils none of the error terms.
+    jit = functools.partial(numba.njit, error_model="numpy", fastmath={"contract"})
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
+        return cast(Function, jit(cache=True)(function))
     except RuntimeError:  # a read-only install without a writable home: numba finds no place for its cache
-        return cast(Function, numba.njit(**options)(function))
+        return cast(Function, jit()(function))
 
 
 def weights_numba(n: int, s: int, q: int) -> NDArray[np.float64]:
@@ -33,8 +34,8 @@ def weights_numba(n: int, s: int, q: int) -> NDArray[np.float64]:
 
 
 @compiled
-def _fall(d: NDArray[np.float64], at: int, step: int, n: int, s: int, q: int, start: int) -> None:
-    value, error = PEAK, 0.0
+def _fall(d: NDArray[np.float64], at: int, step: int, n: int, s: int, q: int, start: int) -> None:  # pragma: no cover
+    value, error = PEAK, 0.0  # written to d[at], d[at + step], ...
     d[at] = value
     for k in range(start, n - s + q):
         denominator = float(k - q + 1) * float(n - k - 1)
@@ -54,7 +55,7 @@ def _fall(d: NDArray[np.float64], at: int, step: int, n: int, s: int, q: int, st
 
 
 @compiled
-def _sum_from_tail(x: NDArray[np.float64]) -> None:
+def _sum_from_tail(x: NDArray[np.float64]) -> None:  # pragma: no cover
     total, error, largest = 0.0, 0.0, 0.0
     for i in range(x.size - 1, -1, -1):
         after = total + x[i]
@@ -66,7 +67,7 @@ def _sum_from_tail(x: NDArray[np.float64]) -> None:
 
 
 @compiled
-def _fill(weights: NDArray[np.float64], s: int, q: int, mode: int) -> None:
+def _fill(weights: NDArray[np.float64], s: int, q: int, mode: int) -> None:  # pragma: no cover
     n = weights.size
     _fall(weights, mode - 1, 1, n, s, q, mode)
     _fall(weights, mode - 1, -1, n, s, s - q, n - mode)

@@ -63,7 +63,7 @@ def compensated_cumprod(
     near_one = np.abs(delta) < 0.5  # elsewhere 1 + delta cancels, and a thousand such factors exhaust the range
     factor = np.where(near_one, 1 + delta, ratio)
     factor[..., :1] *= start
-    after = np.cumprod(factor, axis=-1)
+    after = np.cumprod(factor, axis=-1, dtype=np.float64)
     before = np.concatenate([np.full_like(after[..., :1], start), after[..., :-1]], axis=-1)
     in_range = near_one & (after > 2.0**-900) & (after < 2.0**1000)
     error = np.divide((before - after) + before * delta, after, out=np.zeros_like(after), where=in_range)

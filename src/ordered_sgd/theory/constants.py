@@ -22,7 +22,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.theory.weights import check_whole
 
 LOSSES = ("logistic", "hinge", "huber", "square", "softmax", "multiclass_hinge")
 
@@ -234,7 +235,7 @@ def regularizer_lipschitz(kind: str, lam: float, *, d: int | None = None, radius
     if kind == "l2":
         return lam
     if kind == "l1":
-        return lam * math.sqrt(check_number(where, "d", d, "Pass the number of parameters."))
+        return lam * math.sqrt(check_whole(where, "d", d, None, "Pass the number of parameters."))
     if kind == "squared_l2":
         return lam * check_number(where, "radius", radius, "Pass the radius of a ball that holds the iterates.")
     raise ArgumentError(message(where, "kind", "be one of l2, l1, squared_l2", repr(kind), "The names say R."))
@@ -256,7 +257,7 @@ def tanh_network_lipschitz(x_norm: float, hidden: int, output_bound: float) -> f
     """
     where = "tanh_network_lipschitz"
     x_norm = check_number(where, "x_norm", x_norm, "Pass the largest norm of an input.")
-    hidden = int(check_number(where, "hidden", hidden, "Pass the number of hidden units."))
+    hidden = check_whole(where, "hidden", hidden, None, "Pass the number of hidden units.")
     k = x_norm * check_number(where, "output_bound", output_bound, "Pass the bound of the output weights.", zero=True)
     return math.sqrt(hidden * max(1.0, k * k) + 1.0)
 
@@ -273,7 +274,8 @@ def tanh_network_weak_convexity(x_norm: float, output_bound: float) -> float:
 
     It grows with k, so ``k = output_bound * x_norm``; its maximum over u lies where
     ``3 k^2 u^4 + (4 + 2 k^2) u^2 - k^2 = 0``. No smaller constant does: a c far on the wrong side brings loss' near -y
-    and loss'' near 0.
+    and loss'' near 0. For large output_bound rho grows like ``0.77 output_bound x_norm^2``: a tanh network is weakly
+    convex on such bounded sets only, not everywhere as the paper has it, unless the output weights are fixed.
 
     Examples
     --------

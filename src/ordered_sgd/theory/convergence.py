@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import ArgumentError, message
-from .constants import check_number
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.theory.constants import check_number
 
 FloatArray = NDArray[np.float64]
 Oracle = Callable[[FloatArray], tuple[float, ArrayLike]]
@@ -139,8 +139,8 @@ def moreau_envelope(
     maximum of the planes plus the quadratic is minimised exactly, a new plane is cut at the minimiser, and so on until
     that lower bound meets the best value seen.
 
-    For small problems: each plane costs one call of f, and the number of planes grows with the number of parameters (a
-    few dozen for 10 parameters, hundreds for 100). Below a gap of about 1e-13 of the value, rounding takes over.
+    For small problems: each plane costs one call of f, and the number of planes, a dozen to several hundred, grows with
+    the number of parameters and with lam. Below a gap of about 1e-13 of the value, rounding takes over.
 
     Parameters
     ----------
@@ -237,4 +237,5 @@ def _model_weights(slopes: FloatArray, heights: FloatArray, mu: float, weights: 
         if violation[entering] <= 1e-14 * scale:
             break
         active[entering] = True
+    weights = np.maximum(weights, 0.0)  # rounding may leave -1e-17
     return np.asarray(weights / weights.sum())

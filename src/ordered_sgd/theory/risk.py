@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
-from ..errors import ArgumentError, message
-from .weights import check_nsq, check_sq, check_whole, gamma_limit, gamma_weights
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.theory.weights import check_nsq, check_sq, check_whole, gamma_limit, gamma_weights
 
 
 def ordered_risk(losses: Any, s: int, q: int, *, regularizer: float = 0.0) -> float:
@@ -88,6 +88,7 @@ def average_spectrum(n: int) -> NDArray[np.float64]:
     >>> average_spectrum(4)
     array([0.25, 0.25, 0.25, 0.25])
     """
+    n = _check_n("average_spectrum", n)
     return average_top_k_spectrum(n, n)
 
 
@@ -97,7 +98,7 @@ def average_top_k_spectrum(n: int, k: int) -> NDArray[np.float64]:
     >>> average_top_k_spectrum(4, 2)
     array([0.5, 0.5, 0. , 0. ])
     """
-    n = check_whole("average_top_k_spectrum", "n", n, None, "Pass the number of samples in all.")
+    n = _check_n("average_top_k_spectrum", n)
     k = check_whole("average_top_k_spectrum", "k", k, ("n", n), "Pass the number of largest losses to average.")
     return np.where(np.arange(n) < k, 1 / k, 0.0)
 
@@ -111,9 +112,9 @@ def cvar_spectrum(n: int, alpha: float) -> NDArray[np.float64]:
     >>> cvar_spectrum(4, 0.625)
     array([0.4, 0.4, 0.2, 0. ])
     """
-    n = check_whole("cvar_spectrum", "n", n, None, "Pass the number of samples in all.")
+    n = _check_n("cvar_spectrum", n)
     alpha = _check_share("cvar_spectrum", "alpha", alpha)
-    return np.clip(alpha * n - np.arange(n), 0.0, 1.0) / (alpha * n)
+    return _counted(alpha, n) / (alpha * n)
 
 
 def maximal_spectrum(n: int) -> NDArray[np.float64]:
@@ -122,7 +123,7 @@ def maximal_spectrum(n: int) -> NDArray[np.float64]:
     >>> maximal_spectrum(4)
     array([1., 0., 0., 0.])
     """
-    return average_top_k_spectrum(n, 1)
+    return average_top_k_spectrum(_check_n("maximal_spectrum", n), 1)
 
 
 def effective_sample_size(n: int | None, s: int, q: int) -> float:
@@ -189,13 +190,12 @@ def share_of_hardest(fraction: float, n: int | None, s: int, q: int) -> float:
     Examples
     --------
     >>> round(share_of_hardest(0.25, 60_000, 64, 16), 4), round(share_of_hardest(0.25, None, 64, 16), 4)
-    (0.86, 0.86)
+    (0.9142, 0.9141)
     """
     fraction = _check_share("share_of_hardest", "fraction", fraction)
     if n is not None:
         n, s, q = check_nsq("share_of_hardest", n, s, q)
-        part_counted = np.clip(fraction * n - np.arange(n), 0.0, 1.0)
-        return float(np.sum(ordered_spectrum(n, s, q) * part_counted))
+        return float(np.sum(ordered_spectrum(n, s, q) * _counted(fraction, n)))
     s, q = check_sq("share_of_hardest", s, q)
     if q == s:
         return fraction
@@ -224,9 +224,19 @@ def _hardest_first(values: NDArray[np.float64]) -> NDArray[np.intp]:
     return (values.size - 1 - np.argsort(values[::-1], kind="stable"))[::-1]
 
 
+def _counted(share: float, n: int) -> NDArray[np.float64]:
+    """How much of each rank lies in the hardest share: 1, then a part of one rank, then 0."""
+    counted: NDArray[np.float64] = np.clip(share * n - np.arange(n), 0.0, 1.0)
+    return counted
+
+
 def _weighted(values: NDArray[np.float64], spectrum: NDArray[np.float64]) -> float:
-    counted = spectrum != 0  # what does not count stays out even when it is infinite
-    return float(np.sum(spectrum[counted] * np.sort(values)[::-1][counted]))
+    used = spectrum != 0  # what does not count stays out even when it is infinite
+    return float(np.sum(spectrum[used] * np.sort(values)[::-1][used]))
+
+
+def _check_n(where: str, n: int) -> int:
+    return check_whole(where, "n", n, None, "Pass the number of samples in all.")
 
 
 def _check_share(where: str, name: str, value: float) -> float:

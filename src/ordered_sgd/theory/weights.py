@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from ..errors import ArgumentError, message
-from ._recurrence import weights_numpy, weights_of_ranks
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.theory._recurrence import weights_numpy, weights_of_ranks
 
 _NUMBA_FROM = 2**17  # weights; for fewer the import of numba takes longer than NumPy needs for all of them
 
@@ -52,7 +52,7 @@ def gamma_weights(n: int, s: int, q: int, *, ranks: ArrayLike | None = None) -> 
     if n < _NUMBA_FROM:
         return weights_numpy(n, s, q)
     try:
-        from ._kernels import weights_numba
+        from ordered_sgd.theory._kernels import weights_numba
     except ImportError:  # numba is not installed, or not for this NumPy
         return weights_numpy(n, s, q)
     return weights_numba(n, s, q)

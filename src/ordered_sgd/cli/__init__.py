@@ -1,0 +1,1 @@
+"""The command `osgd`: the only place that prints, parses or exits; a file a command."""

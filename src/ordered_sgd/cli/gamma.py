@@ -1,0 +1,71 @@
+"""`osgd gamma`: the weights of the ranks, as numbers and as a figure."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ordered_sgd.cli.options import Counts, json_option, show
+
+# Figure 2 of the paper: its (s, q), with our choice of n (the text does not give it).
+FIGURE_2 = [(10, 3, (10, 20, 100)), (100, 30, (100, 200, 1000)), (100, 60, (100, 200, 1000))]
+
+
+def summary(n: int, s: int, q: int) -> dict[str, Any]:
+    """The weights of one (n, s, q) in a few numbers."""
+    import numpy as np
+
+    from ordered_sgd import theory
+
+    weights = theory.gamma_weights(n, s, q)
+    ranks = np.arange(1, n + 1) / n
+    limit = theory.gamma_limit(ranks, s, q)
+    half = int(np.searchsorted(-weights, -s / n / 2, side="right"))
+    return {
+        "n": n,
+        "s": s,
+        "q": q,
+        "largest_weight": float(weights[0]),
+        "half_weight_rank": half,
+        "nonzero_ranks": int(np.count_nonzero(weights)),
+        "effective_samples": float(q**2 / np.sum(weights**2)),
+        "distance_from_limit": float(np.max(np.abs(n * weights - limit)) / s),
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--n", "ns", type=Counts(), default=None, help="Samples in all, one or several: 200,1000.")
+@click.option("--s", type=int, default=None, help="Samples in a mini-batch.")
+@click.option("--q", type=int, default=None, help="Samples kept of it.")
+@click.option("--figure2", is_flag=True, help="The paper's Figure 2: three panels in one file.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("gamma"),
+    show_default=True,
+    help="Figure files, without suffix.",
+)
+@json_option
+def command(ns: tuple[int, ...] | None, s: int | None, q: int | None, figure2: bool, out: Path, as_json: bool) -> None:
+    """The weights gamma_j of the ranks, as numbers and a figure.
+
+    The sample with the j-th largest loss of n is kept with probability gamma_j when s are drawn and q kept. Draws
+    n gamma_j against j/n with its limit for large n, as PNG and SVG.
+    """
+    given = [ns, s, q]
+    if figure2 and any(value is not None for value in given):
+        raise click.UsageError("--figure2 must stand without --n, --s and --q; got both.")
+    if not figure2 and any(value is None for value in given):
+        raise click.UsageError("--n, --s and --q must be given together; got fewer. For the paper's figure: --figure2.")
+    from ordered_sgd.theory.weights import check_nsq
+
+    panels = FIGURE_2 if figure2 else [(s or 0, q or 0, ns or ())]
+    for panel_s, panel_q, panel_ns in panels:
+        for n in panel_ns:
+            check_nsq("osgd gamma", n, panel_s, panel_q)
+    rows = [summary(n, panel_s, panel_q) for panel_s, panel_q, panel_ns in panels for n in panel_ns]
+    show(rows, title="weights gamma_j by rank of the loss, largest first", as_json=as_json)
+    from ordered_sgd.report.gamma import draw_gamma
+
+    for path in draw_gamma(panels, out):
+        click.echo(f"written: {path}", err=True)

@@ -1,0 +1,68 @@
+"""The entry point: finds the command, and turns errors into one line and an exit code."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from ordered_sgd import __version__
+from ordered_sgd.errors import ArgumentError, OrderedSGDError, check_choice
+
+# Command -> one line of help. The module of the same name in this package is imported when it is run, so that
+# `osgd --help` answers at once.
+COMMANDS = {
+    "gamma": "The weights that a choice of (n, s, q) gives to the ranks of the losses, as numbers and a figure.",
+    "q": "What a choice of q means: effective sample size, CVaR level, share of the hardest samples.",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        check_choice("osgd", "command", args[0], tuple(COMMANDS), "Run: osgd --help")
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"ordered_sgd.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def osgd(debug: bool) -> None:
+    """Ordered SGD: train on what the model still gets wrong."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run `osgd`: exit code 0, or 2 for a wrong command, 1 for a failed run, 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        sys.exit(osgd.main(arguments, prog_name="osgd", standalone_mode=False) or 0)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except click.UsageError as error:
+        # click leaves the context out where an option lacks its value
+        where = " ".join(["osgd", *(name for name in arguments[:2] if name in COMMANDS)][:2])
+        click.echo(f"{where}: {error.format_message()} Run: {where} --help", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        click.echo(f"osgd: {error.format_message()}", err=True)
+        sys.exit(1)
+    except OrderedSGDError as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(str(error), err=True)
+        sys.exit(2 if isinstance(error, ArgumentError) else 1)

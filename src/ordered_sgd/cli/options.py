@@ -1,0 +1,46 @@
+"""What several commands share: options, and tables or JSON on standard output."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
+    """Integers separated by commas: ``200,1000``."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The integers; a default is passed through."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part.replace("_", "")) for part in value.split(","))
+        except ValueError:
+            self.fail(f"must be integers separated by commas; got {value!r}.", param, ctx)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
+
+
+def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> None:
+    """Print rows as a table or as a JSON list; the keys of the first row are the columns."""
+    if as_json:
+        click.echo(json.dumps(list(rows), indent=2))
+        return
+    table = Table(title=title, title_justify="left")
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

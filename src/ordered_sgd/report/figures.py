@@ -1,0 +1,31 @@
+"""What every figure shares: a canvas without global state, and files that are the same bytes when drawn again."""
+
+from pathlib import Path
+from typing import Any
+
+from ordered_sgd.errors import require
+
+# Okabe and Ito's colours: distinct for colour-blind readers and in print.
+COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+
+
+def new_figure(columns: int, *, width: float = 4.0, height: float = 3.2) -> tuple[Any, list[Any]]:
+    """A matplotlib figure with a row of axes that share their y axis only in looks."""
+    figure_module = require("matplotlib.figure", extra="lab", where="osgd")
+    figure = figure_module.Figure(figsize=(width * columns, height), layout="constrained")
+    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+    return figure, axes
+
+
+def save(figure: Any, stem: Path) -> list[Path]:
+    """The figure as PNG and SVG beside each other; the folder is made if it is missing."""
+    matplotlib = require("matplotlib", extra="lab", where="osgd")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
+    with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):
+        figure.savefig(paths[0], dpi=150)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths

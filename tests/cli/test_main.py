@@ -1,0 +1,51 @@
+import click
+import pytest
+
+from ordered_sgd.cli import main as cli
+from ordered_sgd.errors import MissingExtraError, NonFiniteLossError
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, error: BaseException, *arguments: str) -> int:
+    def fail(**options: object) -> None:
+        raise error
+
+    command = click.Command("q", callback=fail)
+    monkeypatch.setattr(cli._Lazy, "get_command", lambda self, ctx, name: command)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "q"])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NonFiniteLossError("osgd q: losses must be finite; got nan. Lower the rate."), 1),
+        (MissingExtraError("osgd q: numba must be installed; got no module 'numba'. Run: pip"), 1),
+        (click.FileError("x.csv", "gone"), 1),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+    ],
+)
+def test_failures_and_ctrl_c_have_their_exit_codes_and_no_traceback(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(monkeypatch, error) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli._Lazy, "get_command", lambda self, ctx, name: click.Command("q", callback=fail))
+
+    def fail() -> None:
+        raise NonFiniteLossError("osgd q: it failed")
+
+    with pytest.raises(NonFiniteLossError):
+        cli.main(["--debug", "q"])
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code in (0, 2)
+    shown = "".join(capsys.readouterr())
+    assert "Commands:" in shown

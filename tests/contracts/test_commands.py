@@ -1,0 +1,134 @@
+"""The promises of every command, in one table."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ordered_sgd.cli.main import COMMANDS, main
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command: a call that works, and calls that do not, each with the line it deserves."""
+
+    name: str
+    works: tuple[str, ...]
+    wrong: tuple[tuple[tuple[str, ...], str], ...]
+
+
+TABLE = [
+    Row(
+        "gamma",
+        works=("--n", "20,30", "--s", "10", "--q", "3", "--out", "figure"),
+        wrong=(
+            (
+                ("--n", "5", "--s", "10", "--q", "3"),
+                "osgd gamma: s must be an int from 1 to n = 5; got 10. A mini-batch",
+            ),
+            (
+                ("--n", "50", "--s", "10", "--q", "0"),
+                "osgd gamma: q must be an int from 1 to s = 10; got 0. For a share",
+            ),
+            (
+                ("--n", "0", "--s", "1", "--q", "1"),
+                "osgd gamma: n must be an int of at least 1; got 0. Pass the number",
+            ),
+            (("--n", "9,x", "--s", "1", "--q", "1"), "must be integers separated by commas; got '9,x'."),
+            (("--s", "10"), "--n, --s and --q must be given together; got fewer."),
+            (("--figure2", "--s", "10"), "--figure2 must stand without --n, --s and --q; got both."),
+            (("--s", "ten"), "'ten' is not a valid integer"),
+            (("--colour",), "No such option"),
+        ),
+    ),
+    Row(
+        "q",
+        works=("--n", "600", "--s", "64"),
+        wrong=(
+            (("--n", "10", "--s", "64"), "osgd q: s must be an int from 1 to n = 10; got 64. A mini-batch"),
+            (("--s", "0"), "osgd q: s must be an int of at least 1; got 0. Pass the number"),
+            (("--s", "8", "--q", "9"), "osgd q: q must be an int from 1 to s = 8; got 9. For a share"),
+            (("--n",), "requires an argument"),
+        ),
+    ),
+]
+all_commands = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_table_holds_every_command() -> None:
+    assert [row.name for row in TABLE] == list(COMMANDS)
+
+
+@all_commands
+def test_help_says_what_the_command_does(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(row.name, "--help") == 0
+    assert run(row.name, "-h") == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: osgd {row.name}" in shown
+    assert COMMANDS[row.name].split(":")[0].split(",")[0].split(" that ")[0] in shown
+
+
+@all_commands
+def test_a_good_call_prints_a_table_on_standard_output(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(row.name, *row.works) == 0
+    assert "┃" in capsys.readouterr().out
+
+
+@all_commands
+def test_json_is_all_that_machines_get_on_standard_output(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(row.name, *row.works, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(list(r) == list(rows[0]) for r in rows)
+    assert all(isinstance(value, int | float) for r in rows for value in r.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [(row.name, *wrong) for row in TABLE for wrong in row.wrong],
+    ids=lambda v: str(v)[:40],
+)
+def test_a_wrong_call_gets_one_line_and_exit_code_2(
+    name: str, arguments: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(name, *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().split("\n")) == 1
+    assert err.startswith(f"osgd {name}: ")
+    assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_command_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("gama") == 2
+    assert capsys.readouterr().err == "osgd: command must be one of gamma, q; got 'gama'. Did you mean 'gamma'?\n"
+    assert run("fly") == 2
+    assert "Run: osgd --help" in capsys.readouterr().err
+
+
+def test_the_help_of_the_whole_lists_every_command_and_loads_nothing_heavy() -> None:
+    script = "import sys; from ordered_sgd.cli.main import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    *lines, modules = shown.strip().split("\n")
+    assert all(any(line.strip().startswith(name) for line in lines) for name in COMMANDS)
+    assert not {"torch", "numpy", "scipy", "matplotlib"} & set(modules.split())
+
+
+def test_the_installed_command_answers() -> None:
+    osgd = Path(sys.executable).with_name("osgd")
+    done = subprocess.run([str(osgd), "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("osgd 0.")

@@ -1,0 +1,63 @@
+"""What the documents show works as printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ordered_sgd
+from ordered_sgd import rules
+from ordered_sgd.core.step import ENGINES
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_snippets_run_one_after_the_other(page: Path) -> None:
+    snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    namespace: dict[str, object] = {}
+    for snippet in snippets:
+        exec(compile(snippet, str(page), "exec"), namespace)
+
+
+def test_the_readme_names_every_rule_and_engine() -> None:
+    for rule in rules.RULES:
+        assert f"`{rule.__name__}(" in README
+    for engine in ENGINES:
+        assert f"| `{engine}` |" in README
+
+
+def test_every_public_name_is_in_a_document() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert [name for name in ordered_sgd._DOOR if name not in text] == []
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {target for page in PAGES for target in re.findall(r"\bmake ([a-z-]+)\b", page.read_text())}
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    assert phony is not None
+    assert {"demo", "test"} <= targets <= set(phony[1].split())
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_citation_carries_the_version() -> None:
+    assert f"version: {ordered_sgd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda path: path.name)
+def test_examples_run_at_a_small_size(example: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, str(example), "--seeds", "2", "--epochs", "3"], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    assert "points of test error" in run.stdout
