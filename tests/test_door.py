@@ -47,6 +47,26 @@ def test_type_checkers_see_the_names_of_the_table() -> None:
     assert {name for name, module in seen.items() if module is None} == set(ordered_sgd._MODULES)
 
 
+def test_a_type_checker_knows_what_the_names_are(tmp_path: Path) -> None:
+    script = tmp_path / "user.py"
+    script.write_text(
+        "import torch\nimport ordered_sgd\nfrom ordered_sgd import OrderedLoss, ordered_mean\n"
+        "reveal_type(ordered_mean(torch.ones(3), q=2))\n"
+        "reveal_type(ordered_sgd.AccuracyRule().next_q)\n"
+        "OrderedLoss(torch.nn.MSELoss(reduction='none'), q='half')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert 'Revealed type is "torch._tensor.Tensor"' in run.stdout, run.stdout
+    assert "def (q: int, s: int, observed: ordered_sgd.rules.Observed) -> int" in run.stdout
+    assert 'Argument "q" to "OrderedLoss" has incompatible type "str"; expected "float | None"' in run.stdout
+    assert "Found 1 error" in run.stdout
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'ordered_sgd' has no attribute 'nothing'"):
         ordered_sgd.nothing  # noqa: B018
