@@ -244,3 +244,17 @@ def test_a_wrong_argument_gets_one_clear_message(call, text):
     with pytest.raises(ArgumentError) as caught:
         call()
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(("n", "s", "q"), [(6, 4, 2), (7, 7, 1), (8, 3, 3), (9, 5, 4)])
+def test_the_ordered_risk_is_convex_in_the_losses_and_the_weights_are_its_subgradient_ties_included(
+    n: int, s: int, q: int
+) -> None:
+    # L_q is an average of maxima of means, so it is convex; r / q is a subgradient: L_q(v) >= L_q(u) + r(u) (v - u) / q
+    rng = np.random.default_rng(n)
+    for _ in range(200):
+        u = rng.integers(0, 4, n).astype(float)  # few values: ties are the rule
+        v = rng.integers(0, 4, n) + rng.normal(size=n)
+        slope = sample_weights(u, s, q) / q
+        assert ordered_risk(v, s, q) >= ordered_risk(u, s, q) + slope @ (v - u) - 1e-12
+        assert ordered_risk((u + v) / 2, s, q) <= (ordered_risk(u, s, q) + ordered_risk(v, s, q)) / 2 + 1e-12

@@ -298,3 +298,14 @@ def test_a_wrong_argument_gets_one_clear_message(call, text):
 
 def test_numpy_integers_are_ints():
     assert_array_equal(gamma_weights(np.int64(5), np.int32(3), np.uint8(2)), gamma_weights(5, 3, 2))
+
+
+def test_the_derivative_of_the_limit_is_the_term_with_l_equal_to_q_minus_1() -> None:
+    # the paper's proof of Proposition 1 leaves an l in the factorials of the one term that remains
+    s, q, z, h = 10, 3, 0.3, 1e-6
+    slope = (gamma_limit(z + h, s, q) - gamma_limit(z - h, s, q)) / (2 * h)
+
+    def term(k: int) -> float:
+        return -math.factorial(s) / (math.factorial(k) * math.factorial(s - k - 2)) * z**k * (1 - z) ** (s - k - 2)
+
+    assert slope == pytest.approx(term(q - 1), rel=1e-6)
