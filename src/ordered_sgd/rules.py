@@ -96,6 +96,9 @@ def _check_q_min(where: str, q_min: int) -> None:
 class FixedQ:
     """A rule that never moves: the same q in every epoch.
 
+    As with every rule a share is taken of the largest batch seen, and a smaller one keeps as many samples or all it
+    has; ``q=0.25`` without a rule is a share of the batch at hand.
+
     Parameters
     ----------
     q

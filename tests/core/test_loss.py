@@ -94,7 +94,7 @@ def test_a_hidden_reduction_is_refused_at_the_first_call(criterion: object, valu
         ({}, "exactly one of q and rule must be given; got neither. Use q=0.5"),
         ({"q": 4, "rule": AccuracyRule()}, "exactly one of q and rule must be given; got q=4 and rule=AccuracyRule("),
         ({"q": 0}, "q must be an int of at least 1 or a fraction in (0, 1]; got 0. Use q=1"),
-        ({"rule": 16}, "rule must have first_q and next_q; got 16. Use rule=AccuracyRule(), or q="),
+        ({"rule": 16}, "rule must have first_q, next_q and needs; got 16. Use rule=AccuracyRule(), or q="),
         ({"q": 4, "selection": "rand"}, "selection must be one of top, random; got 'rand'. Did you mean 'random'?"),
     ],
 )
@@ -156,9 +156,12 @@ def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
     with torch.no_grad():
         feed(loss_fn, 1.0)
         feed(loss_fn, 1.0)
+        feed(loss_fn, 1.0, s=1000)
     loss_fn.eval()
     feed(loss_fn, 1.0, s=128)
+    assert loss_fn.q_for(10**6) == 10**6
     assert loss_fn.end_epoch() == 64
+    assert loss_fn.q == 64
 
 
 def test_accuracy_is_asked_for_when_it_cannot_be_counted() -> None:
@@ -197,8 +200,46 @@ def test_a_larger_batch_in_a_later_epoch_gets_the_rule_s_answer_for_its_size() -
     assert loss_fn.q_for(64) == 16
 
 
+def test_a_larger_batch_does_not_make_the_paper_s_rule_grow_back() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    feed(loss_fn, 1.0)
+    assert loss_fn.end_epoch(accuracy=0.96) == 8
+    assert loss_fn.end_epoch(accuracy=0.85) == 8
+    feed(loss_fn, 1.0, s=128)
+    assert loss_fn.q == 16
+
+
+@pytest.mark.parametrize("answer", [0, 65, 8.0, None])
+def test_a_rule_that_answers_nonsense_is_named(answer: object) -> None:
+    class Wrong:
+        needs = None
+
+        def first_q(self, s: int) -> object:
+            return answer
+
+        next_q = first_q
+
+    with pytest.raises(ArgumentError, match=r"the rule's q must be an int from 1 to s = 64; got .* Clip what"):
+        OrderedLoss(CE, rule=Wrong())(*batch(64))  # type: ignore[arg-type]
+
+
+def test_a_fixed_q_is_not_overwritten_by_a_loaded_state() -> None:
+    first, second = OrderedLoss(CE, q=8), OrderedLoss(CE, q=16)
+    first(*batch(64))
+    second.load_state_dict(first.state_dict())
+    assert (second.q, second.end_epoch()) == (16, 16)
+
+
+def test_outputs_in_a_dict_do_not_hide_a_reduction() -> None:
+    loss_fn = OrderedLoss(lambda outputs, y: F.cross_entropy(outputs["logits"], y["label"]).reshape(1), q=1)
+    logits, target = batch()
+    with pytest.raises(ArgumentError, match=r"got shape \(1,\) for a batch of 32"):
+        loss_fn({"logits": logits}, {"label": target})
+
+
 def test_a_share_given_as_q_is_a_share_of_the_batch_at_hand() -> None:
     loss_fn = OrderedLoss(CE, q=0.5)
+    loss_fn(*batch(64))
     assert loss_fn.q_for(64) == 32
     assert loss_fn.q_for(40) == 20
     assert loss_fn.end_epoch() == 32
@@ -221,8 +262,18 @@ def test_loss_mass_grows_its_curve_with_the_batch_and_leaves_out_batches_that_ar
     loss_fn(torch.tensor([1.0, 0.0]).requires_grad_())
     loss_fn(torch.tensor([1.0, 1.0, 0.0, 0.0]).requires_grad_())
     loss_fn(torch.tensor([torch.nan, 1.0, 1.0, 1.0]).requires_grad_())
-    # curves (1, 1) -> (1, 1, 1, 1) and (.5, 1, 1, 1): the mean carries 75 %, then all
+    # curves (1, 1) -> (1, 1, 1, 1) and (.5, 1, 1, 1), weighted 2 to 4: the mean carries 67 %, then all
     assert loss_fn.end_epoch() == 2
+
+
+def test_loss_mass_weighs_a_batch_by_its_size() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    for _ in range(2):
+        loss_fn(torch.arange(1.0, 65.0).requires_grad_())
+        alone = loss_fn.end_epoch()
+        loss_fn(torch.arange(1.0, 65.0).requires_grad_())
+        loss_fn(torch.ones(1).requires_grad_())
+        assert abs(loss_fn.end_epoch() - alone) <= 1
 
 
 def test_an_epoch_of_nothing_but_nan_leaves_loss_mass_without_an_answer() -> None:

@@ -153,6 +153,22 @@ def test_it_works_under_autocast() -> None:
     assert model.weight.grad.isfinite().all()
 
 
+def test_float8_losses_are_ordered_too() -> None:
+    losses = torch.tensor([0.5, 2.0, 1.0]).to(torch.float8_e4m3fn)
+    assert select_top_q(losses, 2).tolist() == [1, 2]
+    assert ordered_mean(losses, 2) == 1.5
+
+
+def test_tensors_without_memory_of_their_own_take_the_torch_path() -> None:
+    losses = torch.rand(16)
+    gradient = torch.func.grad(lambda v: ordered_mean(v, 4))(losses)
+    assert gradient.nonzero().squeeze(1).tolist() == select_top_q(losses, 4).tolist()
+    batched = torch.func.vmap(lambda v: ordered_mean(v, 4))(losses.view(2, 8))
+    torch.testing.assert_close(batched, torch.stack([ordered_mean(part, 4) for part in losses.view(2, 8)]))
+    negated = torch.complex(losses, losses).conj().imag  # a view that is negated when it is read
+    assert torch.equal(select_top_q(negated, 4), select_top_q(-losses, 4))
+
+
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_an_accelerator_selects_the_rows_of_the_cpu_on_the_device() -> None:
     losses = torch.randint(0, 5, (1000,)).float()

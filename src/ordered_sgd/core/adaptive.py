@@ -20,9 +20,9 @@ class AdaptiveQ:
             got = "neither" if q is None else f"q={q!r} and rule={rule!r}"
             remedy = "Use q=0.5 to keep half of each batch, or rule=AccuracyRule() for the paper's schedule."
             raise ArgumentError(message(where, "exactly one of q and rule", "be given", got, remedy))
-        if rule is not None and not (hasattr(rule, "first_q") and hasattr(rule, "next_q")):
+        if rule is not None and not all(hasattr(rule, name) for name in ("first_q", "next_q", "needs")):
             remedy = "Use rule=AccuracyRule(), or q= for a fixed number."
-            raise ArgumentError(message(where, "rule", "have first_q and next_q", repr(rule), remedy))
+            raise ArgumentError(message(where, "rule", "have first_q, next_q and needs", repr(rule), remedy))
         self.where = where
         self.rule = rule
         self.fixed = None if q is None else check_q(q, where)
@@ -35,41 +35,51 @@ class AdaptiveQ:
     def _forget_epoch(self) -> None:
         self._correct: Tensor | None = None  # right answers, and answers that were counted
         self._counted: Tensor | None = None
-        self._curve: Tensor | None = None  # sum over batches of the share of the loss the j largest carry, (s,)
-        self._curves: Tensor | None = None  # how many batches are in that sum
+        self._curve: Tensor | None = None  # sum over samples of the share of the loss the j largest carry, (s,)
+        self._weight: Tensor | None = None  # how many samples are in that sum
 
     def q_for(self, s: int) -> int:
-        """How many samples of a batch of s are kept."""
-        if s > self.s:
-            self.s = s
-            self.q = self._restart()
+        """How many samples of a batch of s are kept; asking changes nothing."""
         if self.fixed is not None:
             return resolve_q(self.fixed, s, self.where)
-        assert self.q is not None
-        return min(self.q, s)
+        q = self.q if self.q is not None and s <= self.s else self._q_of_larger(s)
+        return min(q, s)
 
-    def _restart(self) -> int:
-        """The q for a batch larger than any before: what the rule says of this s and the last epoch."""
+    def see(self, s: int) -> None:
+        """A training batch of s came: the largest is what a rule divides."""
+        if s > self.s:
+            self.q, self.s = self._q_of_larger(s), s
+
+    def _q_of_larger(self, s: int) -> int:
+        """The q for a batch larger than any before: the rule's answer to the last epoch, at no more than q's share."""
         if self.rule is None:
             assert self.fixed is not None
-            return resolve_q(self.fixed, self.s, self.where)
-        q = self.rule.first_q(self.s)
-        return q if self._last is None else self.rule.next_q(q, self.s, self._last)
+            return resolve_q(self.fixed, s, self.where)
+        q = self._checked(self.rule.first_q(s), s)
+        if self._last is None or self.q is None:
+            return q
+        return self._checked(self.rule.next_q(min(q, -(-self.q * s // self.s)), s, self._last), s)
+
+    def _checked(self, q: int, s: int) -> int:
+        """What a rule answered, if it is a count between 1 and s."""
+        if not isinstance(q, int) or not 1 <= q <= s:
+            remedy = "Clip what first_q and next_q return."
+            raise ArgumentError(message(self.where, "the rule's q", f"be an int from 1 to s = {s}", repr(q), remedy))
+        return q
 
     def observe(self, losses: Tensor, correct: Tensor | None) -> None:
         """Add a batch (detached losses; the number of right answers, if it can be counted) to the epoch's sums."""
         need = None if self.rule is None else self.rule.needs
         if need == "accuracy" and correct is not None:
-            counted = torch.full_like(correct, losses.shape[0])
             self._correct = _add(self._correct, correct)
-            self._counted = _add(self._counted, counted)
+            self._counted = _add(self._counted, torch.full_like(correct, losses.shape[0]))
         if need == "loss_share":
-            curve, usable = _share_curve(losses, self.s)
+            curve, weight = _share_curve(losses, self.s)
             before = self._curve
             if before is not None and before.shape[0] != self.s:
                 before = _stretch(before, self.s)
             self._curve = _add(before, curve)
-            self._curves = _add(self._curves, usable)
+            self._weight = _add(self._weight, weight)
 
     def end_epoch(self, accuracy: float | None) -> int:
         """The q of the next epoch, by the rule."""
@@ -79,7 +89,7 @@ class AdaptiveQ:
             raise ArgumentError(message(where, "at least one batch", "come before the end of an epoch", "none", remedy))
         if self.rule is not None:
             observed = Observed(self.epoch + 1, self._accuracy(accuracy, where), self._loss_share())
-            self.q = self.rule.next_q(self.q, self.s, observed)
+            self.q = self._checked(self.rule.next_q(self.q, self.s, observed), self.s)
             self._last = observed
         self.epoch += 1
         self._forget_epoch()
@@ -99,9 +109,9 @@ class AdaptiveQ:
         return None
 
     def _loss_share(self) -> list[float] | None:
-        if self._curve is None or self._curves is None or float(self._curves) == 0:
+        if self._curve is None or self._weight is None or float(self._weight) == 0:
             return None
-        shares: list[float] = (self._curve / self._curves).tolist()
+        shares: list[float] = (self._curve / self._weight).tolist()
         return shares
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,28 +120,32 @@ class AdaptiveQ:
         if self._last is not None:
             share = self._last.loss_share
             last = [self._last.epoch, self._last.accuracy, None if share is None else list(share)]
-        sums = [self._correct, self._counted, self._curve, self._curves]
+        sums = [self._correct, self._counted, self._curve, self._weight]
         return {"q": self.q, "s": self.s, "epoch": self.epoch, "last": last, "sums": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.q, self.s, self.epoch = state["q"], state["s"], state["epoch"]
+        self.s, self.epoch = state["s"], state["epoch"]
+        self.q = state["q"] if self.fixed is None or self.s == 0 else resolve_q(self.fixed, self.s, self.where)
         self._last = None if state["last"] is None else Observed(*state["last"])
-        self._correct, self._counted, self._curve, self._curves = state["sums"]
+        self._correct, self._counted, self._curve, self._weight = state["sums"]
 
 
 def _add(total: Tensor | None, new: Tensor) -> Tensor:
-    return new if total is None else total.to(new.device) + new
+    return new.clone() if total is None else total.to(new.device) + new
 
 
 def _share_curve(losses: Tensor, s: int) -> tuple[Tensor, Tensor]:
-    """The share of the loss carried by the 1, 2, ..., s largest, and 1.0, or both 0 for a batch that is not finite."""
+    """The share of the loss carried by the 1, 2, ..., s largest and the batch's size, by which the share is weighted.
+
+    Both are 0 for a batch that is not finite.
+    """
     carried = losses.float().clamp(min=0).sort(descending=True).values.cumsum(0)
     total = carried[-1]
-    usable = total.isfinite().float()
+    weight = torch.where(total.isfinite(), float(losses.shape[0]), 0.0)
     # a batch without any loss is carried by its first sample
     curve = torch.where(total > 0, carried / total, torch.ones_like(carried))
-    return _stretch(torch.where(usable > 0, curve, torch.zeros_like(curve)), s), usable
+    return _stretch(torch.where(weight > 0, curve * weight, torch.zeros_like(curve)), s), weight
 
 
 def _stretch(curve: Tensor, s: int) -> Tensor:

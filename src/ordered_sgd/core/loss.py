@@ -48,11 +48,13 @@ class OrderedLoss(nn.Module):
         rule: Rule | None = None,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
+        _where: str = "OrderedLoss",  # whose arguments error messages speak of
     ) -> None:
         super().__init__()
-        self._adaptive = AdaptiveQ(q, rule, "OrderedLoss")
-        refuse_reduced(criterion, "OrderedLoss")
-        check_choice("OrderedLoss", "selection", selection, ("top", "random"))
+        self._where = _where
+        self._adaptive = AdaptiveQ(q, rule, _where)
+        refuse_reduced(criterion, _where)
+        check_choice(_where, "selection", selection, ("top", "random"))
         self.criterion = criterion
         self.selection = selection
         self.generator = generator or torch.Generator().manual_seed(0)
@@ -66,28 +68,28 @@ class OrderedLoss(nn.Module):
         losses = self.per_sample(*args, sample_weight=sample_weight, **kwargs)
         if not self.training:
             return mean(losses)
-        rows = self.choose(losses.detach())
         if torch.is_grad_enabled():
+            self._adaptive.see(losses.shape[0])
             self._adaptive.observe(losses.detach(), count_correct(*args))
-        return mean_of_rows(losses, rows)
+        return mean_of_rows(losses, self.choose(losses.detach()))
 
     def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
         """The criterion's losses, shape (s,), weighted, not reduced."""
         losses = self.criterion(*args, **kwargs)
         remedy = 'Build it with reduction="none".'
         if isinstance(losses, Tensor) and losses.dim() == 0:
-            raise ArgumentError(message("OrderedLoss", "criterion", _ONE_LOSS_EACH, "a scalar", remedy))
-        losses = check_losses(losses, "OrderedLoss")
-        lengths = {a.shape[0] for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim() > 0}
+            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, "a scalar", remedy))
+        losses = check_losses(losses, self._where)
+        lengths = {a.shape[0] for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0}
         if lengths and losses.shape[0] not in lengths:
             got = f"shape {tuple(losses.shape)} for a batch of {min(lengths)}"
-            raise ArgumentError(message("OrderedLoss", "criterion", _ONE_LOSS_EACH, got, remedy))
+            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, remedy))
         if sample_weight is None:
             return losses
         if sample_weight.shape != losses.shape:
             got = f"shape {tuple(sample_weight.shape)} for {losses.shape[0]} losses"
             advice = "Pass one weight per sample of the batch."
-            raise ArgumentError(message("OrderedLoss", "sample_weight", "have shape (s,)", got, advice))
+            raise ArgumentError(message(self._where, "sample_weight", "have shape (s,)", got, advice))
         return losses * sample_weight
 
     def choose(self, losses: Tensor) -> Tensor:
@@ -95,15 +97,22 @@ class OrderedLoss(nn.Module):
         s = losses.shape[0]
         q = self._adaptive.q_for(s)
         if self.selection == "random":
-            return random_rows(s, q, self.generator).to(losses.device)
+            rows = random_rows(s, q, self.generator)
+            if losses.device.type == "cuda" and rows.device.type == "cpu":
+                rows = rows.pin_memory()  # from ordinary memory the copy would wait for the device
+            return rows.to(losses.device, non_blocking=True)
         return top_rows(losses, q)
 
+    def see(self, s: int) -> None:
+        """Tell the rule that a training batch of s came which does not go through `forward`."""
+        self._adaptive.see(s)
+
     def observe(self, losses: Tensor, correct: Tensor | None) -> None:
-        """Tell the rule of a batch that did not come through `forward`."""
+        """Tell the rule what such a batch showed: its losses, detached, and how many answers were right."""
         self._adaptive.observe(losses, correct)
 
     def q_for(self, s: int) -> int:
-        """How many samples of a batch of s are kept now."""
+        """How many samples of a batch of s are kept now; asking changes nothing."""
         return self._adaptive.q_for(s)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
@@ -144,6 +153,15 @@ class OrderedLoss(nn.Module):
 
 
 _ONE_LOSS_EACH = "return one loss per sample, shape (s,)"
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """What is in nested tuples, lists and dicts."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in _leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in _leaves(value)]
+    return [tree]
 
 
 def count_correct(*args: Any) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Losses that are NaN or infinite: found at once on the CPU, without waiting for the device elsewhere."""
+"""Losses that are NaN or infinite: found at once on the CPU, and elsewhere without waiting for the device's queue."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +14,26 @@ from ordered_sgd.errors import NonFiniteLossError, message
 class Verdict:
     """Whether a batch may be stepped on.
 
-    ``skip`` is known on the CPU. On an accelerator ``bad`` says it on the device, 1.0 or 0.0, and `describe` waits
-    until the copy that was started with the verdict has arrived.
+    Parameters
+    ----------
+    step, count
+        Which step, and how many losses.
+    bad
+        1.0 or 0.0 on the device; None where the verdict was read at once.
+    first
+        Position (-1: none) and value of the first loss that is not finite; None when all were seen to be finite.
+    event
+        Marks the arrival of `first` on the host.
     """
 
-    step: int
-    count: int
-    skip: bool = False
+    step: int = 0
+    count: int = 0
     bad: Tensor | None = None
-    first: Tensor | None = None  # position (-1: none) and value of the first bad loss
+    first: Tensor | None = None
     event: torch.Event | None = None
 
-    def describe(self) -> NonFiniteLossError | None:
-        """The error that the batch deserves, or None."""
+    def error(self) -> NonFiniteLossError | None:
+        """The error that the batch deserves, or None; waits until the losses of the batch are known, and no longer."""
         if self.first is None:
             return None
         if self.event is not None:
@@ -39,72 +46,41 @@ class Verdict:
         return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
 
 
-def inspect_losses(losses: Tensor, mean_loss: Tensor, step: int, *, at_once: bool) -> Verdict:
+def inspect_losses(losses: Tensor, step: int, *, at_once: bool) -> Verdict:
     """The verdict on detached losses: read now, or left on the device when not `at_once`."""
-    verdict = Verdict(step=step, count=losses.shape[0])
-    if at_once and bool(mean_loss.isfinite()):
-        return verdict  # the usual case: one number read, and finite only if every loss is
+    if at_once and bool(losses.sum().isfinite()):
+        return Verdict()  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
-    position = bad.to(torch.uint8).argmax()
-    found = bad.any()
-    first = torch.stack([torch.where(found, position, -1).float(), losses[position].float()])
+    found, position = bad.any(), bad.to(torch.uint8).argmax().view(1)
+    value = losses.index_select(0, position).float()
+    first = torch.cat([torch.where(found, position, -1).float(), value])
+    verdict = Verdict(step=step, count=losses.shape[0], first=first)
     if at_once:
-        verdict.skip, verdict.first = bool(found), first
         return verdict
     verdict.bad = found.float()
     if losses.device.type == "cuda":
-        verdict.first = torch.empty(2, pin_memory=True).copy_(first, non_blocking=True)
+        host = torch.empty(2, dtype=torch.float32, device="cpu", pin_memory=True)
+        verdict.first = host.copy_(first, non_blocking=True)
         verdict.event = torch.Event(losses.device)
-        verdict.event.record()
-    else:
-        verdict.first = first
+        verdict.event.record(torch.cuda.current_stream(losses.device))
     return verdict
 
 
-@torch.no_grad()
-def spoil(optimizer: Optimizer, bad: Tensor) -> None:
-    """Make every gradient NaN where `bad` is 1.0, decided on the device."""
-    factor = torch.where(bad > 0, torch.nan, 1.0)
-    for p in _with_gradient(optimizer):
-        assert p.grad is not None
-        p.grad.mul_(factor)
+def masks_itself(optimizer: Optimizer) -> bool:
+    """Whether the optimizer can skip its update by a flag on the device: fused, and past its first step.
 
-
-@torch.no_grad()
-def masked_step(optimizer: Optimizer, bad: Tensor) -> None:
-    """One update that leaves parameters and state as they were where `bad` is 1.0, decided on the device.
-
-    Fused optimizers take the flag themselves, as from a GradScaler. For the others parameters and state are copied
-    first; counters that live on the CPU advance all the same.
+    (In its first step a fused optimizer makes its state, and would leave it unwritten.)
     """
-    if getattr(optimizer, "_step_supports_amp_scaling", False):
-        fused: Any = optimizer
-        fused.grad_scale, fused.found_inf = None, bad
-        try:
-            optimizer.step()
-        finally:
-            del fused.grad_scale, fused.found_inf
-        return
-    keep = bad > 0
-    parameters = _with_gradient(optimizer)
-    before = [p.clone() for p in parameters]
-    state_before = {p: {k: v.clone() for k, v in _tensors(optimizer, p).items()} for p in parameters}
-    for p in parameters:
-        assert p.grad is not None
-        p.grad.copy_(torch.where(keep, 0.0, p.grad))
-    optimizer.step()
-    for p, old in zip(parameters, before, strict=True):
-        p.copy_(torch.where(keep, old, p))
-        for key, new in _tensors(optimizer, p).items():
-            if new.device == keep.device:
-                # state that this very step created starts from zero, as if the step had not been
-                was = state_before[p].get(key, torch.zeros_like(new))
-                new.copy_(torch.where(keep, was, new))
+    groups = optimizer.param_groups
+    with_gradient = [p for group in groups for p in group["params"] if p.grad is not None]
+    return all(group.get("fused") for group in groups) and all(optimizer.state.get(p) for p in with_gradient)
 
 
-def _with_gradient(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-
-
-def _tensors(optimizer: Optimizer, p: Tensor) -> dict[str, Tensor]:
-    return {k: v for k, v in optimizer.state.get(p, {}).items() if isinstance(v, Tensor)}
+def masked_step(optimizer: Optimizer, bad: Tensor) -> None:
+    """One update of a fused optimizer that does nothing where `bad` is 1.0, as GradScaler asks for it."""
+    fused: Any = optimizer
+    fused.grad_scale, fused.found_inf = None, bad
+    try:
+        optimizer.step()
+    finally:
+        del fused.grad_scale, fused.found_inf

@@ -101,7 +101,18 @@ def check_losses(losses: Tensor, where: str, remedy: str = 'Build the criterion 
 
 def mean(values: Tensor) -> Tensor:
     """Mean in the dtype of the values, half precision in float32."""
-    return values.mean(dtype=torch.float32) if values.dtype in (torch.float16, torch.bfloat16) else values.mean()
+    return widen(values).mean()
+
+
+def widen(values: Tensor) -> Tensor:
+    """The values in float32 if they have fewer bits, else as they are."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def agree(a: Tensor, b: Tensor) -> bool:
+    """Whether two computations of the same losses differ by no more than rounding; reads from the device."""
+    tolerance = {torch.float64: 1e-6, torch.float32: 1e-3}.get(a.dtype, 5e-2)
+    return torch.allclose(a.detach().double(), b.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:
@@ -111,6 +122,17 @@ def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:
     return mean(values.index_select(0, rows))
 
 
+def select_rows(tensor: Tensor, dim: int, rows: Tensor) -> Tensor:
+    """The chosen rows of a tensor, in the memory layout that it has."""
+    if tensor.is_contiguous():
+        return tensor.index_select(dim, rows)
+    # index_select gives a contiguous tensor: gather in the order of the strides, so that channels-last stays so
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: -strides[d])
+    taken = tensor.permute(order).index_select(order.index(dim), rows)
+    return taken.permute(sorted(range(tensor.dim()), key=order.__getitem__))
+
+
 def top_rows(values: Tensor, q: int) -> Tensor:
     """Positions of the q largest of checked, detached values, ascending."""
     s = values.shape[0]
@@ -118,14 +140,16 @@ def top_rows(values: Tensor, q: int) -> Tensor:
         return torch.arange(s, device=values.device)
     if values.device.type != "cpu" or torch.compiler.is_compiling():
         return _top_rows_torch(values, q)
-    if values.dtype in (torch.float16, torch.bfloat16):
-        values = values.float()  # NumPy has no bfloat16 and is slow on float16; the order stays the same
-    return torch.from_numpy(_top_rows_numpy(values.numpy(), q))
+    try:
+        array = widen(values).resolve_neg().numpy()  # NumPy has no bfloat16 and is slow on float16; the order stays
+    except RuntimeError:  # a tensor without memory of its own: inside torch.func, or fake
+        return _top_rows_torch(values, q)
+    return torch.from_numpy(_top_rows_numpy(array, q))
 
 
 def _top_rows_torch(values: Tensor, q: int) -> Tensor:
     """The specification, and what runs on accelerators and inside torch.compile: no step waits for the device."""
-    order = values.sort(descending=True, stable=True).indices
+    order = widen(values).sort(descending=True, stable=True).indices
     rows: Tensor = order[:q].sort().values
     return rows
 

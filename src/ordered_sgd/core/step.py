@@ -8,16 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.core.engines import Computed, Engine, Scored
+from ordered_sgd.core.engines import Computed, Scored
 from ordered_sgd.core.engines.accumulate import one_pass, two_passes
-from ordered_sgd.core.engines.dense import dense
+from ordered_sgd.core.engines.choose import ENGINES, make_engine
+from ordered_sgd.core.engines.state import Buffers
 from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
-from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, spoil
+from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
 from ordered_sgd.core.selection import mean, mean_of_rows
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
 
-ENGINES: dict[str, Engine] = {"dense": dense}
+__all__ = ["ENGINES", "OrderedStep", "StepRecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class OrderedStep:
     selection, generator
         ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison.
     engine
-        How the gradient is computed: ``"dense"``.
+        How the gradient is computed: ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
+        only through the kept samples; ``"auto"`` decides by what the model is (see the README's table).
     forward
         ``forward(model, x)`` returns the outputs, for models that need more than a call.
     max_grad_norm
@@ -74,8 +76,12 @@ class OrderedStep:
     scaler
         A `torch.amp.GradScaler`, for float16 training.
     nonfinite
-        What to do about a NaN or infinite loss: ``"raise"``, naming step and position, or ``"skip"`` the update. On an
-        accelerator the update is masked on the device and the error comes with the next step.
+        What to do about a NaN or infinite loss: ``"raise"``, naming step and position, or ``"skip"`` the update;
+        parameters, optimizer, rule and the model's buffers stay as they were. On an accelerator a fused optimizer masks
+        its update on the device and the error comes with the next step; with any other one the update waits until the
+        losses are known, while the device is busy with the backward pass.
+    **engine_options
+        Of the engine: `verify_every` and `batchnorm` (rows), `scoring`, `score_dtype`, `replay`, `batchnorm` (twopass).
 
     Examples
     --------
@@ -98,27 +104,37 @@ class OrderedStep:
         rule: Rule | None = None,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
-        engine: Literal["dense"] = "dense",
+        engine: Literal["auto", "dense", "rows", "twopass"] = "auto",
         forward: Callable[[Any, Any], Any] | None = None,
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
         nonfinite: Literal["raise", "skip"] = "raise",
+        **engine_options: Any,
     ) -> None:
-        check_choice("OrderedStep", "engine", engine, tuple(ENGINES))
         check_choice("OrderedStep", "nonfinite", nonfinite, ("raise", "skip"))
+        if nonfinite == "skip" and isinstance(model, nn.parallel.DistributedDataParallel):
+            remedy = "A batch that one rank skips would leave the others waiting."
+            must = "be 'raise' for a model in DistributedDataParallel"
+            raise ArgumentError(message("OrderedStep", "nonfinite", must, "'skip'", remedy))
         if max_grad_norm is not None and not max_grad_norm > 0:
             remedy = "Use max_grad_norm=None for no clipping."
             raise ArgumentError(message("OrderedStep", "max_grad_norm", "be positive", max_grad_norm, remedy))
+        if isinstance(optimizer, torch.optim.LBFGS):
+            remedy = "Use OrderedLoss in its closure."
+            raise ArgumentError(message("OrderedStep", "optimizer", "step without a closure", "LBFGS", remedy))
         self.model = model
         self.optimizer = optimizer
-        self.loss = OrderedLoss(criterion, q=q, rule=rule, selection=selection, generator=generator)
-        self.engine = engine
+        self.loss = OrderedLoss(
+            criterion, q=q, rule=rule, selection=selection, generator=generator, _where="OrderedStep"
+        )
+        self._engine = make_engine(engine, model, self._score, engine_options)
         self.forward = forward or _call
         self.max_grad_norm = max_grad_norm
-        self.scaler = scaler
+        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.nonfinite = nonfinite
         self.steps = 0
-        self._verdict = Verdict(step=0, count=0)
+        self._verdict = Verdict()
+        self._buffers = Buffers(model)
 
     def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
@@ -127,11 +143,20 @@ class OrderedStep:
         ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept.
         """
         self._raise_late()
-        batches = _micro_batches(x) if y is None else [(x, y, sample_weight)]
+        batches = self._micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self.optimizer.zero_grad()
+        before = self._buffers.save()
         computed = self._gradient(batches)  # lines 4 and 5
-        if computed.rows is not None:
+        if computed.rows is not None and self._may_update():
             self._update()  # line 6
+            if self._verdict.bad is not None:
+                self._buffers.load(before, where=self._verdict.bad)
+        else:
+            self.optimizer.zero_grad()
+            self._buffers.load(before)
+            if self.nonfinite == "raise":
+                self._raise_late()
+            computed = computed._replace(rows=None)
         self.steps += 1
         return self._record(computed)
 
@@ -139,6 +164,11 @@ class OrderedStep:
         """The q of the next epoch; see :meth:`OrderedLoss.end_epoch`."""
         self._raise_late()
         return self.loss.end_epoch(accuracy)
+
+    @property
+    def why(self) -> str | None:
+        """Why another way of computing the gradient ran than the engine's name promises; None when it did not."""
+        return self._engine.why
 
     @property
     def q(self) -> int | None:
@@ -153,16 +183,18 @@ class OrderedStep:
         """Take up where `state_dict` left off."""
         self.loss.load_state_dict(state["loss"])
         self.steps = state["steps"]
+        self._verdict = Verdict()  # of a step that has been undone
 
     def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]]) -> Computed:
         """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
-        if len(batches) == 1:
-            return ENGINES[self.engine](batches[0], self._score, self._choose, self._backward)
         sizes = [_length(y) for _, y, _ in batches]
         s = sum(size for size in sizes if size is not None)
-        if None not in sizes and self.loss.q_for(s) >= s:
+        keeps_all = None not in sizes and self.loss.q_for(s) >= s  # else it is known once the losses are
+        if len(batches) == 1:
+            return self._engine(batches[0], keeps_all, self._choose, self._backward)
+        if keeps_all:
             return one_pass(batches, s, self._score, self._choose, self._backward)
-        return two_passes(batches, self.model, self._score, self._choose, self._backward)
+        return two_passes(batches, self._buffers, self._score, self._choose, self._backward)
 
     def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
         x, y, sample_weight = batch
@@ -170,24 +202,30 @@ class OrderedStep:
         return Scored(self.loss.per_sample(outputs, y, sample_weight=sample_weight), count_correct(outputs, y))
 
     def _choose(self, losses: Tensor) -> Tensor | None:
-        """Line 4, unless a loss is not finite."""
-        self._verdict = inspect_losses(losses, mean(losses), self.steps, at_once=_reads_are_free(losses))
-        if self._verdict.skip:
-            if self.nonfinite == "raise":
-                self._raise_late()
+        """Line 4, or None if a loss is seen not to be finite."""
+        at_once = _reads_are_free(losses)
+        self._verdict = inspect_losses(losses, self.steps, at_once=at_once)
+        if at_once and self._verdict.error() is not None:
             return None
+        self.loss.see(losses.shape[0])
         return self.loss.choose(losses)
+
+    def _may_update(self) -> bool:
+        """Whether the losses are finite, or the optimizer can be left to find out on the device."""
+        if self._verdict.bad is None or (self.scaler is None and masks_itself(self.optimizer)):
+            return True
+        if self._verdict.error() is not None:
+            return False
+        self._verdict = Verdict()
+        return True
 
     def _backward(self, loss: Tensor) -> None:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def _update(self) -> None:
         """Line 6, by the optimizer."""
-        bad = self._verdict.bad
-        if self.scaler is not None and bad is not None:
-            spoil(self.optimizer, bad)  # the scaler skips a step whose gradient is not finite
         if self.max_grad_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -196,35 +234,56 @@ class OrderedStep:
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        elif bad is not None:
-            masked_step(self.optimizer, bad)
+        elif self._verdict.bad is not None:
+            masked_step(self.optimizer, self._verdict.bad)
         else:
             self.optimizer.step()
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
     def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, correct = computed
+        losses, rows, correct, engine = computed
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
             self.loss.observe(losses, correct)
+        ordered_loss = mean_of_rows(losses, rows)
+        if self._verdict.bad is not None:
+            ordered_loss = torch.where(self._verdict.bad > 0, torch.nan, ordered_loss)
         return StepRecord(
-            ordered_loss=mean_of_rows(losses, rows),
+            ordered_loss=ordered_loss,
             mean_loss=mean(losses),
             q=rows.shape[0],
             count=losses.shape[0],
             correct=correct,
-            engine=self.engine,
+            engine=engine,
             losses=losses,
             rows=rows,
         )
 
     def _raise_late(self) -> None:
         """Raise for a loss of the last step that was not finite, once it is known."""
-        verdict, self._verdict = self._verdict, Verdict(step=self.steps, count=0)
-        error = verdict.describe() if self.nonfinite == "raise" else None
+        verdict, self._verdict = self._verdict, Verdict()
+        error = verdict.error() if self.nonfinite == "raise" else None
         if error is not None:
             raise error
+
+    def _micro_batches(self, batches: Any, sample_weight: Tensor | None) -> list[tuple[Any, Any, Tensor | None]]:
+        """The parts as (x, y, sample_weight)."""
+        where = "OrderedStep"
+        pairs = isinstance(batches, list | tuple) and len(batches) > 0
+        if not pairs or not all(isinstance(part, list | tuple) and len(part) in (2, 3) for part in batches):
+            got = f"{type(batches).__name__} without y"
+            remedy = "Call step(x, y), or step([(x1, y1), (x2, y2)]) for micro-batches."
+            raise ArgumentError(message(where, "the batch", "be x and y, or a list of (x, y) pairs", got, remedy))
+        if sample_weight is not None:
+            remedy = "Pass [(x1, y1, weight1), (x2, y2, weight2)]."
+            got = "sample_weight="
+            raise ArgumentError(message(where, "weights of micro-batches", "be inside the list", got, remedy))
+        if isinstance(self.model, nn.parallel.DistributedDataParallel):
+            remedy = "Pass one batch."
+            rule = "not be wrapped in DistributedDataParallel for micro-batches"
+            raise ArgumentError(message(where, "model", rule, "a wrapped one", remedy))
+        return [(*part, None)[:3] for part in batches]
 
 
 def _reads_are_free(losses: Tensor) -> bool:
@@ -235,19 +294,9 @@ def _reads_are_free(losses: Tensor) -> bool:
 def _call(model: nn.Module, x: Any) -> Any:
     if isinstance(x, Mapping):
         return model(**x)
-    return model(*x) if isinstance(x, tuple | list) else model(x)
+    return model(*x) if type(x) in (tuple, list) else model(x)  # a PackedSequence is a tuple too
 
 
 def _length(y: Any) -> int | None:
     """Samples in a micro-batch, as its targets tell; None when they do not."""
     return y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None
-
-
-def _micro_batches(batches: Any) -> list[tuple[Any, Any, Tensor | None]]:
-    """The parts as (x, y, sample_weight)."""
-    pairs = isinstance(batches, list | tuple) and len(batches) > 0
-    if not pairs or not all(isinstance(part, list | tuple) and len(part) in (2, 3) for part in batches):
-        got = f"{type(batches).__name__} without y"
-        remedy = "Call step(x, y), or step([(x1, y1), (x2, y2)]) for micro-batches."
-        raise ArgumentError(message("OrderedStep", "the batch", "be x and y, or a list of (x, y) pairs", got, remedy))
-    return [(*part, None)[:3] for part in batches]

@@ -3,7 +3,6 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd import AccuracyRule, OrderedStep
-from ordered_sgd.core.engines.accumulate import _replaying
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 
 CE = nn.CrossEntropyLoss(reduction="none")
@@ -71,22 +70,64 @@ def test_dropout_draws_the_same_masks_in_both_passes_and_randomness_goes_on_as_a
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
+MODULES_WITH_BUFFERS = {
+    "batch norm": lambda: nn.BatchNorm1d(16),
+    "frozen batch norm": lambda: nn.BatchNorm1d(16).eval(),
+    "instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (4, 4)), nn.InstanceNorm1d(4, track_running_stats=True), nn.Flatten()
+    ),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16)),
+}
+
+
 @pytest.mark.parametrize("q", [3, 1.0])
-def test_running_statistics_are_updated_once(q: float) -> None:
-    model, twin = network(nn.BatchNorm1d(16)), network(nn.BatchNorm1d(16))
-    x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
-    for part in x.split(8):
-        twin(part)
-    gradient_of(model, list(zip(x.split(8), y.split(8), strict=True)), q=q)
-    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
-        assert torch.equal(a, b)
-    assert model[1].track_running_stats  # type: ignore[index]
+@pytest.mark.parametrize("name", MODULES_WITH_BUFFERS)
+def test_buffers_are_updated_once_and_the_gradient_is_that_of_one_pass(name: str, q: float) -> None:
+    build = MODULES_WITH_BUFFERS[name]
+    model, twin = network(build()), network(build())
+    twin.load_state_dict(model.state_dict())
+    for _ in range(3):  # which buffers change is learnt in the first
+        x, y = torch.randn(24, 6), torch.randint(0, 4, (24,))
+        losses = torch.cat([CE(twin(a), b) for a, b in zip(x.split(8), y.split(8), strict=True)])
+        expected = torch.autograd.grad(losses.topk(3 if q == 3 else 24).values.mean(), list(twin.parameters()))
+        found, _ = gradient_of(model, list(zip(x.split(8), y.split(8), strict=True)), q=q)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+            assert torch.equal(a, b)
 
 
-def test_frozen_normalisation_keeps_its_statistics_during_replay() -> None:
-    norm = nn.BatchNorm1d(3).eval()
-    with _replaying(norm, torch.device("cpu")):
-        torch.testing.assert_close(norm(torch.ones(2, 3)), torch.ones(2, 3), rtol=1e-4, atol=0)
+def test_a_model_that_cannot_be_run_again_as_before_is_warned_of() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.randn(x.shape, generator=self.generator)
+
+    parts = [(torch.randn(8, 6), torch.randint(0, 4, (8,))) for _ in range(2)]
+    with pytest.warns(UserWarning, match="the model must give the same losses when it is run again; got other losses"):
+        gradient_of(network(Noisy()), parts, q=2)
+
+
+def test_micro_batches_of_float64_are_summed_in_float64() -> None:
+    model = network().double()
+    x, y = torch.randn(16, 6, dtype=torch.float64), torch.randint(0, 4, (16,))
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=5)
+    step(x, y)
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    step([(x[:8], y[:8]), (x[8:], y[8:])])
+    for p, b in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, b, rtol=1e-13, atol=1e-15)
+
+
+def test_weights_beside_a_list_are_refused_with_the_right_place() -> None:
+    model = network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=5)
+    part = (torch.randn(8, 6), torch.randint(0, 4, (8,)))
+    with pytest.raises(ArgumentError, match=r"weights of micro-batches must be inside the list; got sample_weight"):
+        step([part, part], sample_weight=torch.ones(16))
 
 
 def test_weights_cast_by_autocast_without_a_graph_are_not_used_again() -> None:

@@ -1,15 +1,18 @@
 """How lines 4 and 5 of Algorithm 1 are computed.
 
-An engine is a function ``engine(batch, score, choose, backward) -> Computed`` that leaves the gradient of the ordered
-loss in the parameters:
+An engine is built once with the model and ``score(batch)``, which gives the losses of a batch, shape (s,), with their
+graph, and how many answers are right. It is then called for each mini-batch,
+``engine(batch, keeps_all, choose, backward)``, and leaves the gradient of the ordered loss in the parameters:
 
-- ``score(batch)`` gives the losses of a batch, shape (s,), with their graph, and how many answers are right;
+- ``keeps_all`` says that q is known to keep the whole batch, which is the plain step for every engine;
 - ``choose(losses)`` gives the positions to keep, or None when the step is to be skipped;
 - ``backward(loss)`` back-propagates, with loss scaling where it is used.
+
+Its attribute ``why`` says why another way of computing ran than its name promises, or is None.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -22,14 +25,23 @@ class Scored(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What an engine found, detached: all losses, the kept positions (None: skipped), and the right answers."""
+    """What an engine found, detached: all losses, the kept positions (None: skipped), right answers, what ran."""
 
     losses: Tensor
     rows: Tensor | None
     correct: Tensor | None
+    engine: str
 
 
 Score = Callable[[Any], Scored]
 Choose = Callable[[Tensor], Tensor | None]
 Backward = Callable[[Tensor], None]
-Engine = Callable[[Any, Score, Choose, Backward], Computed]
+
+
+class Engine(Protocol):
+    """What every engine offers."""
+
+    why: str | None
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """The gradient of the ordered loss of one batch."""

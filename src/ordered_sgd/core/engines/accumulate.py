@@ -1,14 +1,14 @@
 """Micro-batches: the q largest of all of them, with the memory of one."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored
+from ordered_sgd.core.engines.state import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.core.selection import agree, widen
 from ordered_sgd.errors import ArgumentError, message
 
 
@@ -17,44 +17,51 @@ def one_pass(batches: Sequence[Any], s: int, score: Score, choose: Choose, backw
     scored = []
     for batch in batches:
         losses, correct = score(batch)
-        backward(losses.float().sum() / s)
+        backward(widen(losses).sum() / s)
         scored.append(Scored(losses.detach(), correct))
     joined, correct = _join(scored)
     if joined.shape[0] != s:
         remedy = "Pass targets whose first dimension is the batch."
         got = f"{joined.shape[0]} losses for {s} targets"
         raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-    return Computed(joined, choose(joined), correct)
+    return Computed(joined, choose(joined), correct, "dense")
 
 
-def two_passes(batches: Sequence[Any], model: nn.Module, score: Score, choose: Choose, backward: Backward) -> Computed:
+def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: Choose, backward: Backward) -> Computed:
     """The gradient of the ordered loss of all micro-batches together.
 
     All are scored without a graph and the q largest of all are chosen; then the micro-batches that hold one of them are
-    run again, with the same dropout masks and without a second update of running statistics.
+    run again as they were run before: with the same dropout masks and buffers, which are updated once.
     """
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    states, scored = [], []
+    device = device_of(buffers.model)
+    before, scored = [], []
     with torch.no_grad():
         for batch in batches:
-            states.append(_random_state(device))
+            before.append((random_state(device), buffers.save()))
             scored.append(score(batch))
     torch.clear_autocast_cache()  # it holds weights that were cast without a graph
     losses, correct = _join(scored)
     rows = choose(losses)
     if rows is None:
-        return Computed(losses, None, correct)
+        return Computed(losses, None, correct, "dense")
+    after = random_state(device), buffers.save()
+    host = rows.cpu()  # which micro-batches to run again must be known here: the one wait of the step
     start = 0
-    with _replaying(model, device):
-        for batch, part, state in zip(batches, scored, states, strict=True):
-            stop = start + part.losses.shape[0]
-            local = rows[(rows >= start) & (rows < stop)] - start
-            start = stop
-            if local.shape[0] > 0:
-                _restore(state, device)
-                kept = score(batch).losses.index_select(0, local)
-                backward(kept.float().sum() / rows.shape[0])
-    return Computed(losses, rows, correct)
+    for batch, part, (random, saved) in zip(batches, scored, before, strict=True):
+        stop = start + part.losses.shape[0]
+        local = (host[(host >= start) & (host < stop)] - start).to(rows.device)
+        start = stop
+        if local.shape[0] == 0:
+            continue
+        restore_random_state(random, device)
+        buffers.load(saved)
+        kept = score(batch).losses.index_select(0, local)
+        if not agree(kept, part.losses.index_select(0, local)):
+            _warn_of_other_losses()
+        backward(widen(kept).sum() / rows.shape[0])
+    restore_random_state(after[0], device)
+    buffers.load(after[1])
+    return Computed(losses, rows, correct, "dense")
 
 
 def _join(scored: Sequence[Scored]) -> Scored:
@@ -63,30 +70,8 @@ def _join(scored: Sequence[Scored]) -> Scored:
     return Scored(torch.cat([part.losses for part in scored]), correct)
 
 
-def _random_state(device: torch.device) -> list[Tensor]:
-    """State of the generators that dropout draws from: the CPU's and, on an accelerator, the device's."""
-    states = [torch.get_rng_state()]
-    if device.type not in ("cpu", "meta"):
-        states.append(torch.get_device_module(device).get_rng_state(device))
-    return states
-
-
-def _restore(states: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.get_device_module(device).set_rng_state(states[1], device)
-
-
-@contextmanager
-def _replaying(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Running statistics stand still inside, and randomness goes on after it as if nothing had been drawn."""
-    norms = [m for m in model.modules() if isinstance(m, _NormBase) and m.training and m.track_running_stats]
-    before = _random_state(device)
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
-        _restore(before, device)
+def _warn_of_other_losses() -> None:
+    remedy = "Draw from torch's default generators, or pass one batch instead of micro-batches."
+    got = "other losses for the chosen samples"
+    rule = "give the same losses when it is run again"
+    warnings.warn(message("OrderedStep", "the model", rule, got, remedy), stacklevel=5)

@@ -2,14 +2,24 @@
 
 from typing import Any
 
+from torch import nn
+
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.selection import mean_of_rows
 
 
-def dense(batch: Any, score: Score, choose: Choose, backward: Backward) -> Computed:
-    """The gradient of the ordered loss of one batch, as autograd computes it."""
-    losses, correct = score(batch)
-    rows = choose(losses.detach())
-    if rows is not None:
-        backward(mean_of_rows(losses, rows))
-    return Computed(losses.detach(), rows, correct)
+class Dense:
+    """The gradient of the ordered loss as autograd computes it."""
+
+    why: str | None = None
+
+    def __init__(self, model: nn.Module, score: Score) -> None:
+        self.score = score
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """Lines 4 and 5 for one batch."""
+        losses, correct = self.score(batch)
+        rows = choose(losses.detach())
+        if rows is not None:
+            backward(mean_of_rows(losses, rows))
+        return Computed(losses.detach(), rows, correct, "dense")

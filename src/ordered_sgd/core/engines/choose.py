@@ -1,0 +1,100 @@
+"""Which engine runs: by name, or by what the model is. Never by timing, so that the same spec runs the same engine."""
+
+import importlib
+import inspect
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from ordered_sgd.core.engines import Backward, Choose, Computed, Engine, Score
+from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.errors import ArgumentError, check_choice, message
+
+log = logging.getLogger("ordered_sgd")
+
+# Floating-point operations of one step (forward and backward) from which the rows engine pays for its overhead.
+# `osgd bench step` shows on which side of it a model is faster.
+ROWS_FROM = 1e8
+
+
+class AutoEngine:
+    """The engine that suits the model: plain when q keeps all, rows when that is exact and pays, else dense.
+
+    Parameters
+    ----------
+    verify_every
+        Passed on to the rows engine.
+    """
+
+    def __init__(self, model: nn.Module, score: Score, *, verify_every: int = 0) -> None:
+        self.model, self.score = model, score
+        self.dense = Dense(model, score)
+        self._verify_every = verify_every
+        self.why: str | None = None
+        self._channels_last = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._chosen: Engine | None = None
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """Lines 4 and 5 for one batch."""
+        if self._channels_last:
+            batch = (_channels_last(batch[0]), *batch[1:])
+        if keeps_all:
+            return self.dense(batch, keeps_all, choose, backward)
+        if self._chosen is not None:
+            computed = self._chosen(batch, keeps_all, choose, backward)
+            self.why = self._chosen.why or self.why
+            return computed
+        with FlopCounterMode(display=False) as counter:  # the first batch is computed densely, and counted
+            computed = self.dense(batch, keeps_all, choose, backward)
+        self._decide(counter.get_total_flops())
+        return computed
+
+    def _decide(self, operations: int) -> None:
+        if any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules()):
+            self.why = "BatchNorm in training couples the samples"
+        elif operations < ROWS_FROM:
+            self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
+        self._chosen = self.dense
+        if self.why is None:
+            self._chosen = make_engine("rows", self.model, self.score, {"verify_every": self._verify_every})
+        log.info("engine auto runs %s: %s", "dense" if self.why else "rows", self.why or f"{operations:.0e} operations")
+
+
+def _channels_last(x: Any) -> Any:
+    """The inputs with images on the CPU laid out channels-last, in which convolutions are faster."""
+
+    def lay_out(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point() and leaf.device.type == "cpu":
+            return leaf.contiguous(memory_format=torch.channels_last)
+        return leaf
+
+    return tree_map(lay_out, x)
+
+
+# Name -> module and class. Imported when asked for: rows brings torch's compiler, which takes seconds to load.
+ENGINES = {
+    "auto": ("choose", "AutoEngine"),
+    "dense": ("dense", "Dense"),
+    "rows": ("rows", "RowsEngine"),
+    "twopass": ("twopass", "TwoPassEngine"),
+}
+
+
+def make_engine(name: str, model: nn.Module, score: Score, options: dict[str, Any]) -> Engine:
+    """The engine of that name with its options, or one clear error."""
+    check_choice("OrderedStep", "engine", name, tuple(ENGINES))
+    module, kind = ENGINES[name]
+    build = getattr(importlib.import_module(f"ordered_sgd.core.engines.{module}"), kind)
+    known = [option for option in inspect.signature(build).parameters if option not in ("model", "score")]
+    for option in options:
+        if option not in known:
+            remedy = f"It takes {', '.join(known)}." if known else "It takes no options."
+            rule = f"be an option of engine {name!r}"
+            raise ArgumentError(message("OrderedStep", option, rule, repr(options[option]), remedy))
+    engine: Engine = build(model, score, **options)
+    return engine

@@ -1,0 +1,279 @@
+"""One forward with a graph for all s samples, then a backward for the q chosen rows only.
+
+A backend of torch.compile on AOTAutograd's split graphs. The forward graph runs on s rows. The backward callable
+gathers the chosen rows of what was saved, runs the backward graph with q rows and returns the parameters' gradients
+from inside torch's own autograd node: hooks, accumulation, loss scaling and version checks stay torch's. What cannot be
+done exactly for some rows runs the whole backward graph, and the reason is logged once.
+"""
+
+import logging
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import default_partition
+from torch.utils._pytree import tree_leaves
+
+from ordered_sgd.core.engines import Backward, Choose, Computed, Score
+from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.core.engines.rows_check import first_difference, largest_difference
+from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
+from ordered_sgd.core.selection import mean_of_rows, select_rows
+from ordered_sgd.errors import check_choice, message
+
+log = logging.getLogger("ordered_sgd")
+
+# How far the q-row gradient may be from the dense one on the same saved tensors before the samples count as coupled.
+# Rounding reaches 2e-4 for a triplet loss; coupling starts near 1e-1.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+
+
+class RowsEngine:
+    """The gradient of the ordered loss with the backward work of q rows.
+
+    Parameters
+    ----------
+    batchnorm
+        ``"full-batch"`` lets BatchNorm in training through: full-batch statistics, with its backward over the chosen
+        rows. That is not the one-liner's gradient, which also flows through the rows that were not chosen.
+    verify_every
+        Repeat the comparison with the dense backward every so many steps; 0: only for each new graph.
+    """
+
+    def __init__(self, model: nn.Module, score: Score, *, batchnorm: str | None = None, verify_every: int = 0) -> None:
+        check_choice("OrderedStep", "batchnorm", batchnorm, (None, "full-batch"), 'Pass batchnorm="full-batch".')
+        self.dense = Dense(model, score)
+        self.why: str | None = None
+        self._batchnorm = batchnorm is not None
+        self._verify_every = verify_every
+        self._rows: Tensor | None = None
+        self._ran: set[str] = set()
+        self._said: set[str] = set()
+        self._broken = False
+        self._score: Any = torch.compile(_with_code_of_its_own(score), backend=self._backend())
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """Lines 4 and 5 for one batch."""
+        if keeps_all or self._broken:
+            return self.dense(batch, keeps_all, choose, backward)
+        _mark_batch(batch)
+        try:
+            losses, correct = self._score(batch)
+        except Exception as error:
+            if not _from_compiler(error):
+                raise
+            self._broken = True
+            self._say(f"the model could not be compiled ({_first_line(error)})")
+            return self.dense(batch, keeps_all, choose, backward)
+        self._ran.clear()
+        rows = choose(losses.detach())
+        if rows is not None:
+            self._rows = rows
+            try:
+                backward(mean_of_rows(losses, rows))
+            finally:
+                self._rows = None
+            if not self._ran:
+                self._say("the model could not be traced")
+        return Computed(losses.detach(), rows, correct, "rows" if "rows" in self._ran else "dense")
+
+    def _say(self, reason: str, *, warn: bool = False) -> None:
+        self.why = reason
+        if reason in self._said:
+            return
+        self._said.add(reason)
+        log.info("engine rows runs the whole backward: %s", reason)
+        if warn:
+            remedy = 'Use engine="dense" to silence this.'
+            text = message("OrderedStep", "samples", "not influence each other for engine rows", reason, remedy)
+            warnings.warn(text, stacklevel=2)
+
+    def _backend(self) -> Any:
+        def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+            forward, backward = default_partition(joint, inputs, **options)
+            # the graph is copied before it is compiled, so the plan must travel with it
+            backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
+            return forward, backward
+
+        def compile_forward(graph: fx.GraphModule, inputs: Any) -> Any:
+            return _boxed(graph.forward)
+
+        def compile_backward(graph: fx.GraphModule, inputs: Any) -> Any:
+            return _boxed(_BackwardOfRows(self, graph, graph.meta["rows_plan"]))
+
+        return aot_autograd(fw_compiler=compile_forward, bw_compiler=compile_backward, partition_fn=partition)
+
+
+class _BackwardOfRows:
+    """A backward graph, run for the chosen rows once that has been shown to give the dense gradient."""
+
+    def __init__(self, engine: RowsEngine, graph: fx.GraphModule, plan: Plan) -> None:
+        self.engine, self.graph, self.plan = engine, graph, plan
+        self.calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        plan, engine, rows = self.plan, self.engine, self.engine._rows
+        if rows is None:
+            return self.graph(*arguments)
+        if plan.reason is None and self._must_check():
+            self._check(arguments, rows)
+        self.calls += 1
+        if plan.reason is not None:
+            engine._ran.add("dense")
+            engine._say(plan.reason)
+            return self.graph(*arguments)
+        engine._ran.add("rows")
+        return self.of_rows(arguments, rows)
+
+    def of_rows(self, arguments: Any, rows: Tensor) -> list[Any]:
+        """The results of the backward graph run on the rows alone."""
+        plan = self.plan
+        s = arguments[plan.batch[0]].shape[plan.batch[1]]
+        q = rows.shape[0]
+        if q == 1:  # graphs are specialised for sizes of at least 2: the row twice, the second with zero gradient
+            rows = rows.expand(2)
+        values = {symbol: _read(arguments, where) for symbol, where in plan.symbols.items()}
+        gathered: list[Any] = []
+        for i, (argument, how) in enumerate(zip(arguments, plan.arguments, strict=True)):
+            if how is None:
+                gathered.append(argument)
+            elif isinstance(how, str):
+                gathered.append(argument // s * rows.shape[0])
+            elif plan.same_as[i] < i:
+                gathered.append(gathered[plan.same_as[i]])
+            else:
+                part = gather(argument, how, rows, s, values)
+                if q == 1 and i in plan.tangents:
+                    part = _only_first(part, how, values)
+                gathered.append(part)
+        results = self.graph(*gathered)
+        return [
+            scatter(result, how, rows[:q], s, values) if how is not None and result is not None else result
+            for result, how in zip(results, plan.results, strict=True)
+        ]
+
+    def _must_check(self) -> bool:
+        every = self.engine._verify_every
+        return not self.plan.lenient and (self.calls == 0 or (every > 0 and self.calls % every == 0))
+
+    def _check(self, arguments: Any, rows: Tensor) -> None:
+        """Set the plan's reason if the gradient of the rows is not the dense one on the same saved tensors."""
+        plan = self.plan
+        s = arguments[plan.batch[0]].shape[plan.batch[1]]
+        subset = rows if rows.shape[0] < s else rows[: max(1, s // 2)]
+        for disturbed in (True, False):
+            tried = _disturbed(arguments, plan, subset, s) if disturbed else _masked(arguments, plan, subset, s)
+            try:
+                found = self.of_rows(tried, subset)
+            except (RuntimeError, IndexError) as error:
+                plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
+                return
+            expected = self.graph(*tried)
+            error_found, dtype = largest_difference(found, expected)
+            if error_found is not None:
+                break
+        if error_found is None:
+            plan.reason = "the gradient could not be compared: it is not finite"
+        elif error_found > TOLERANCE.get(dtype, 1e-3):
+            culprit = first_difference(self, tried, subset)
+            plan.reason = f"samples influence each other in {culprit} (gradients differ by {error_found:.0e})"
+            self.engine._say(plan.reason, warn=True)
+
+
+def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
+    """The chosen rows of a tensor, in the memory layout that it has."""
+    if place.a == 1 and place.b == 1:
+        return select_rows(tensor, place.dim, rows)
+    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    split = tensor.unflatten(place.dim, (a, s, b))
+    return select_rows(split, place.dim + 1, rows).flatten(place.dim, place.dim + 2)
+
+
+def scatter(part: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
+    """The gradient of the whole batch: that of the rows, and zero elsewhere."""
+    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    split = part.unflatten(place.dim, (a, -1, b)).narrow(place.dim + 1, 0, rows.shape[0])
+    shape = list(split.shape)
+    shape[place.dim + 1] = s
+    whole = part.new_zeros(shape)
+    return whole.index_copy_(place.dim + 1, rows, split).flatten(place.dim, place.dim + 2)
+
+
+def _only_first(part: Tensor, place: Rows, values: dict[Any, int]) -> Tensor:
+    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    part = part.unflatten(place.dim, (a, 2, b)).clone()
+    part.select(place.dim + 1, 1).zero_()
+    return part.flatten(place.dim, place.dim + 2)
+
+
+def _masked(arguments: Any, plan: Plan, rows: Tensor, s: int) -> list[Any]:
+    """The arguments with random gradients coming in for the rows and none for the others."""
+    generator = torch.Generator().manual_seed(0)
+    changed = list(arguments)
+    values = {symbol: _read(arguments, where) for symbol, where in plan.symbols.items()}
+    for i in plan.tangents:
+        place = plan.arguments[i]
+        if isinstance(place, Rows):
+            noise = torch.randn(arguments[i].shape, generator=generator).to(arguments[i])
+            part = gather(noise, place, rows, s, values)
+            changed[i] = scatter(part, place, rows, s, values)
+    return changed
+
+
+def _disturbed(arguments: Any, plan: Plan, rows: Tensor, s: int) -> list[Any]:
+    """The same with zeros in the saved tensors replaced by noise.
+
+    What is compared must agree for any values, and a scale that is still zero would hide a coupling.
+    """
+    generator = torch.Generator().manual_seed(1)
+    changed = _masked(arguments, plan, rows, s)
+    for i, argument in enumerate(changed):
+        if i not in plan.tangents and isinstance(argument, Tensor) and argument.is_floating_point():
+            noise = torch.rand(argument.shape, generator=generator).to(argument) + 0.5
+            changed[i] = torch.where(argument == 0, noise, argument)
+    return changed
+
+
+def _read(arguments: Any, where: tuple[int, int | None]) -> int:
+    argument, dim = where
+    return int(arguments[argument] if dim is None else arguments[argument].shape[dim])
+
+
+def _boxed(function: Any) -> Any:
+    def run(arguments: list[Any]) -> Any:
+        taken = list(arguments)
+        arguments.clear()  # the caller must not keep what was saved alive
+        return function(*taken)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _mark_batch(batch: Any) -> None:
+    """Tell torch.compile that the first dimension of the batch's tensors varies."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    sizes = [tensor.shape[0] for tensor in tensors]
+    for tensor, size in zip(tensors, sizes, strict=True):
+        if size == sizes[0] and size > 1:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
+def _with_code_of_its_own(score: Score) -> Any:
+    """The function with a new code object: torch.compile counts recompiles per code object, over all models."""
+
+    def run(batch: Any) -> Any:
+        return score(batch)
+
+    run.__code__ = run.__code__.replace()
+    return run
+
+
+def _from_compiler(error: Exception) -> bool:
+    return type(error).__module__.startswith(("torch._dynamo", "torch.fx", "torch._functorch", "torch._subclasses"))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:160]

@@ -1,0 +1,246 @@
+"""Score all s samples without a graph, then forward and backward on the q chosen: less memory, and no compile.
+
+The second pass sees only the chosen samples, so its result is the one-liner's only if samples do not influence each
+other and the two passes draw the same random numbers. Both are looked after: random numbers of the first pass (dropout
+masks) are kept and their chosen rows used again, and the losses of the second pass are compared with the scores.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ordered_sgd.core.engines import Backward, Choose, Computed, Score
+from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.core.engines.state import Buffers, random_state, restore_random_state
+from ordered_sgd.core.selection import agree, mean, select_rows
+from ordered_sgd.errors import ArgumentError, check_choice, message
+
+log = logging.getLogger("ordered_sgd")
+
+
+class TwoPassEngine:
+    """The gradient of the ordered loss by a scoring pass and a pass over the chosen samples.
+
+    Parameters
+    ----------
+    scoring
+        ``"train"`` scores the model as it is; ``"eval"`` switches dropout and batch statistics off for the scoring.
+    score_dtype
+        Score under autocast to this dtype; None: as the model is.
+    replay
+        Use the random numbers of the scoring pass again in the second one.
+    batchnorm
+        ``"subset"`` lets BatchNorm in training through: running statistics from the scoring pass over the whole batch,
+        the statistics of the chosen samples in the second pass. That is not the one-liner's gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        score: Score,
+        *,
+        scoring: str = "train",
+        score_dtype: torch.dtype | None = None,
+        replay: bool = True,
+        batchnorm: str | None = None,
+    ) -> None:
+        check_choice("OrderedStep", "scoring", scoring, ("train", "eval"))
+        check_choice("OrderedStep", "batchnorm", batchnorm, (None, "subset"), 'Pass batchnorm="subset".')
+        self.model, self.score = model, score
+        self.dense = Dense(model, score)
+        self._buffers = Buffers(model)
+        self.why: str | None = None
+        self._scoring, self._score_dtype, self._replay = scoring, score_dtype, replay
+        self._compares = scoring == "train" and score_dtype is None and replay and batchnorm is None
+        if not self._compares:
+            log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
+        self._random = True  # until a scoring pass has drawn nothing
+        self._coupled = False
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """Lines 4 and 5 for one batch."""
+        if keeps_all or self._coupled:
+            return self.dense(batch, keeps_all, choose, backward)
+        device = _device(batch)
+        before, saved = random_state(device), self._buffers.save()
+        drawn = _Drawn()
+        losses, correct = self._scored(batch, drawn, device)
+        rows = choose(losses)
+        if rows is None:
+            return Computed(losses, None, correct, "twopass")
+        after, changed = random_state(device), self._buffers.save()
+        self._buffers.load(saved)
+        with drawn.again(rows, losses.shape[0]) if drawn.values else nullcontext():
+            kept = self.score(take(batch, rows, losses.shape[0])).losses
+        engine = "twopass"
+        if self._compares and not agree(kept, losses.index_select(0, rows)):
+            engine = "dense"
+            self._give_up(batch, rows, losses.shape[0])
+            restore_random_state(before, device)
+            self._buffers.load(saved)
+            kept = self.score(batch).losses.index_select(0, rows)
+        restore_random_state(after, device)
+        self._buffers.load(changed)
+        backward(mean(kept))
+        return Computed(losses, rows, correct, engine)
+
+    def _scored(self, batch: Any, drawn: "_Drawn", device: torch.device) -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._scoring == "eval":
+                stack.enter_context(_evaluating(self.model))
+            if self._score_dtype is not None:
+                stack.enter_context(torch.autocast(device.type, dtype=self._score_dtype))
+            if self._replay and self._random:
+                stack.enter_context(drawn)
+            state = torch.get_rng_state() if not self._random else None
+            scored = self.score(batch)
+        torch.clear_autocast_cache()  # it holds weights that were cast without a graph
+        if state is None:
+            self._random = drawn.any_random
+        elif not torch.equal(state, torch.get_rng_state()):
+            # randomness appeared that the first steps did not have: watch from now on, and score again
+            self._random = True
+            torch.set_rng_state(state)
+            return self._scored(batch, drawn, device)
+        return scored
+
+    def _give_up(self, batch: Any, rows: Tensor, s: int) -> None:
+        self._coupled = True
+        where = _first_difference(self.model, self.score, batch, rows, s)
+        self.why = f"samples influence each other in {where}"
+        log.info("engine twopass runs the whole batch: %s", self.why)
+        remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
+        text = message("OrderedStep", "samples", "not influence each other for engine twopass", self.why, remedy)
+        warnings.warn(text, stacklevel=4)
+
+
+class _Drawn(TorchDispatchMode):
+    """Keeps what random operators return; `again` gives the chosen rows of it in the same order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values: list[Any] = []
+        self.any_random = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.any_random = True
+            # an in-place draw returns its own argument, which may be changed later
+            self.values.append(tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, result))
+        return result
+
+    def again(self, rows: Tensor, s: int) -> "_Again":
+        return _Again(self.values, rows, s)
+
+
+class _Again(TorchDispatchMode):
+    def __init__(self, values: list[Any], rows: Tensor, s: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values, self.rows, self.s = iter(values), rows, s
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        recorded = next(self.values, None)
+        if recorded is None:
+            return func(*args, **kwargs)
+        chosen = tree_map(lambda t: _rows_of(t, self.rows, self.s), recorded)
+        name = str(func)
+        if name.startswith("aten.native_dropout"):
+            source, p = args[0], args[1]
+            mask = chosen[1]
+            return source * mask * (1 / (1 - p) if p < 1 else 0.0), mask
+        if func._schema.is_mutable:  # bernoulli_ and its like fill their first argument
+            return args[0].copy_(chosen)
+        return chosen
+
+
+def _rows_of(value: Any, rows: Tensor, s: int) -> Any:
+    """The chosen rows of a drawn tensor whose first dimension is the batch, alone or as the outer factor."""
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] % s:
+        return value
+    if value.shape[0] == s:
+        return value.index_select(0, rows)
+    return value.unflatten(0, (s, -1)).index_select(0, rows).flatten(0, 1)
+
+
+def take(batch: Any, rows: Tensor, s: int) -> Any:
+    """The chosen samples of a batch: of every tensor whose first dimension is the batch."""
+
+    def part(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == s:
+            return select_rows(leaf, 0, rows)
+        return leaf
+
+    taken = tree_map(part, batch)
+    if not any(a is not b for a, b in zip(tree_leaves(taken), tree_leaves(batch), strict=True)):
+        remedy = 'Use engine="dense", or put the batch first.'
+        rule = f"have the batch of {s} as their first dimension"
+        raise ArgumentError(message("OrderedStep", "inputs", rule, "none that has", remedy))
+    return taken
+
+
+def _device(batch: Any) -> torch.device:
+    tensors = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _first_difference(model: nn.Module, score: Score, batch: Any, rows: Tensor, s: int) -> str:
+    """The first module whose output for the chosen samples depends on the others, by name and kind."""
+    names = {module: name for name, module in model.named_modules()}
+    outputs: list[list[tuple[nn.Module, Tensor]]] = []
+    state = torch.get_rng_state()
+    for part in (batch, take(batch, rows, s)):
+        seen: list[tuple[nn.Module, Tensor]] = []
+
+        def keep(module: nn.Module, inputs: Any, output: Any, seen: Any = seen) -> None:
+            if isinstance(output, Tensor) and output.is_floating_point():
+                seen.append((module, output.detach()))
+
+        hooks = [module.register_forward_hook(keep) for module in names]
+        try:
+            with torch.no_grad(), _evaluating_dropout(model):
+                score(part)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        outputs.append(seen)
+    torch.set_rng_state(state)
+    for (module, whole), (_, part) in zip(*outputs, strict=False):
+        comparable = whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
+        if comparable and not torch.allclose(whole.index_select(0, rows), part, rtol=1e-3, atol=1e-4):
+            return f"{type(module).__name__} {names[module]!r}"
+    return "the model or the criterion"
+
+
+@contextmanager
+def _evaluating_dropout(model: nn.Module) -> Iterator[None]:
+    dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
+    for module in dropouts:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in dropouts:
+            module.training = True
