@@ -80,9 +80,10 @@ class OrderedLoss(nn.Module):
         if isinstance(losses, Tensor) and losses.dim() == 0:
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, "a scalar", remedy))
         losses = check_losses(losses, self._where)
-        lengths = {a.shape[0] for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0}
-        if lengths and losses.shape[0] not in lengths:
-            got = f"shape {tuple(losses.shape)} for a batch of {min(lengths)}"
+        # no set of sizes: torch.compile would take the batch size for a constant
+        inputs = [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
+        if inputs and not any(a.shape[0] == losses.shape[0] for a in inputs):
+            got = f"shape {tuple(losses.shape)} for a batch of {inputs[-1].shape[0]}"
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, remedy))
         if sample_weight is None:
             return losses

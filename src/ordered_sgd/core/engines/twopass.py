@@ -58,6 +58,7 @@ class TwoPassEngine:
         self._buffers = Buffers(model)
         self.why: str | None = None
         self._scoring, self._score_dtype, self._replay = scoring, score_dtype, replay
+        self._subset = batchnorm is not None
         self._compares = scoring == "train" and score_dtype is None and replay and batchnorm is None
         if not self._compares:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
@@ -75,20 +76,22 @@ class TwoPassEngine:
         rows = choose(losses)
         if rows is None:
             return Computed(losses, None, correct, "twopass")
-        after, changed = random_state(device), self._buffers.save()
-        self._buffers.load(saved)
-        with drawn.again(rows, losses.shape[0]) if drawn.values else nullcontext():
-            kept = self.score(take(batch, rows, losses.shape[0])).losses
-        engine = "twopass"
-        if self._compares and not agree(kept, losses.index_select(0, rows)):
+        changed = self._buffers.save()
+        kept, engine = None, "twopass"
+        if not (self._subset and rows.shape[0] == 1):  # one sample has no statistics of its own
+            self._buffers.load(saved)
+            with drawn.again(rows, losses.shape[0]) if drawn.values else nullcontext():
+                kept = self.score(take(batch, rows, losses.shape[0])).losses
+            if self._compares and not agree(kept, losses.index_select(0, rows)):
+                self._give_up(batch, rows, losses.shape[0])
+                kept = None
+        if kept is None:
             engine = "dense"
-            self._give_up(batch, rows, losses.shape[0])
             restore_random_state(before, device)
             self._buffers.load(saved)
             kept = self.score(batch).losses.index_select(0, rows)
-        restore_random_state(after, device)
-        self._buffers.load(changed)
         backward(mean(kept))
+        self._buffers.load(changed)  # after the backward, which may have saved them
         return Computed(losses, rows, correct, engine)
 
     def _scored(self, batch: Any, drawn: "_Drawn", device: torch.device) -> Any:
