@@ -37,6 +37,7 @@ Data = tuple[Tensor, Tensor, Tensor, Tensor]
 class Run:
     """What one training gave: test error in percent, test cross-entropy, the q of each epoch, training time."""
 
+    rate: float
     last: float
     best: float
     cross_entropy: float
@@ -101,7 +102,7 @@ def train(data: Data, rule: Rule, *, seed: int, epochs: int, rate: float = RATE,
             outputs = model(x_test)
         errors.append(100 * (outputs.argmax(1) != y_test).double().mean().item())
     cross_entropy = nn.functional.cross_entropy(outputs, y_test).item()
-    return Run(errors[-1], min(errors), cross_entropy, tuple(path), seconds)
+    return Run(rate, errors[-1], min(errors), cross_entropy, tuple(path), seconds)
 
 
 def best_rate(data: Data, rule: Rule, *, seed: int, epochs: int) -> float:
@@ -128,9 +129,9 @@ def compare(seed: int, epochs: int) -> dict[str, Run]:
 
 
 def in_words(runs: list[dict[str, Run]], one: str, other: str) -> str:
-    """What the difference in test error says: mean over seeds, paired, and half its 95 % interval."""
+    """What the difference in test error says: mean over seeds, paired, and half its 99 % interval."""
     differences = [run[one].last - run[other].last for run in runs]
-    mean, half = np.mean(differences), stats.t.ppf(0.975, len(runs) - 1) * stats.sem(differences)
+    mean, half = np.mean(differences), stats.t.ppf(0.995, len(runs) - 1) * stats.sem(differences)
     verdict = "not clearly different from" if abs(mean) <= half else "better than" if mean < 0 else "worse than"
     return f"{one} is {verdict} {other}: {mean:+.2f} ± {half:.2f} points of test error"
 
@@ -138,9 +139,11 @@ def in_words(runs: list[dict[str, Run]], one: str, other: str) -> str:
 def main() -> None:
     """Train, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=10, help="at least 2: the interval is over seeds")
     parser.add_argument("--epochs", type=int, default=30)
     arguments = parser.parse_args()
+    if arguments.seeds < 2 or arguments.epochs < 1:
+        parser.error("--seeds must be at least 2 and --epochs at least 1.")
     torch.set_num_threads(1)
     console = Console()
     seeds = track(range(arguments.seeds), description="seeds", console=console, transient=True)
@@ -152,7 +155,7 @@ def main() -> None:
     ]:
         console.print(in_words(runs, one, other), highlight=False, soft_wrap=True)
     table = Table(title=f"digits, {arguments.seeds} seeds, {arguments.epochs} epochs: mean (std) at the last epoch")
-    for column in ("method", "test error, %", "best epoch", "CE", "q", "ms/epoch"):
+    for column in ("method", "test error %", "lowest", "rates", "cross-ent.", "q", "ms/epoch"):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in runs[0]:
         rows = [run[name] for run in runs]
@@ -161,8 +164,9 @@ def main() -> None:
             name,
             f"{np.mean(last):.2f} ({np.std(last, ddof=1):.2f})",
             f"{np.mean(best):.2f}",
+            ", ".join(f"{rate:g}" for rate in sorted({r.rate for r in rows})),
             f"{np.mean(entropy):.3f}",
-            f"{rows[0].path[0]} to {rows[0].path[-1]}",
+            f"{rows[0].path[0]} to {min(r.path[-1] for r in rows)}",
             f"{1000 * np.mean([r.seconds for r in rows]) / arguments.epochs:.1f}",
         )
     console.print(table)

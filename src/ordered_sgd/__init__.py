@@ -1,8 +1,8 @@
 """Ordered SGD: train on what the model still gets wrong.
 
 At every step take a mini-batch of s samples, keep the q with the largest losses, step on their mean
-(Kawaguchi & Lu, AISTATS 2020). This is the public door: a table of names, each resolved on first use, so that
-importing the package loads nothing heavy.
+(Kawaguchi & Lu, AISTATS 2020). Start with `ordered_mean` for one line in a loop, `OrderedLoss` for a criterion whose
+q follows a rule, `OrderedStep` for a whole update; `ordered_sgd.theory` has the weights, the risk and the bounds.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+# Importing the package loads nothing heavy: names are resolved on first use.
 # Public name -> module of this package that defines it. The imports below repeat the table for type checkers;
 # a test keeps the two equal.
 _DOOR = {

@@ -62,9 +62,11 @@ def check_q(q: float, where: str) -> int | float:
         return int(q)
     if isinstance(q, numbers.Real) and not isinstance(q, numbers.Integral) and 0 < q <= 1:
         return float(q)
-    remedy = "Use q=1 for the largest loss alone."
-    if isinstance(q, float) and q > 1:
-        remedy = f"Use q={q:.0f} for a count."
+    remedy = "Pass a count such as q=16, or a share such as q=0.25."
+    if isinstance(q, numbers.Real) and q <= 0:
+        remedy = "Use q=1 for the largest loss alone."
+    elif isinstance(q, float) and q > 1:
+        remedy = f"Use q={q / 100:g} for {q:g} percent of the batch, q={q:.0f} for a count."
     raise ArgumentError(message(where, "q", "be an int of at least 1 or a fraction in (0, 1]", repr(q), remedy))
 
 

@@ -34,6 +34,12 @@ def test_the_figure_is_a_png_and_an_svg_with_a_panel_each_and_the_same_bytes_aga
     assert svg == second.with_suffix(".svg").read_bytes()
 
 
+def test_a_suffix_is_not_doubled_and_the_figure_can_be_left_out(tmp_path: Path) -> None:
+    assert run("--n", "20", "--s", "8", "--q", "0.25", "--no-figure", "--out", str(tmp_path / "none")) == 0
+    assert run("--n", "20", "--s", "8", "--q", "0.25", "--out", str(tmp_path / "one.png")) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "one.svg"]
+
+
 def test_without_matplotlib_the_numbers_come_and_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,11 +41,3 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(NonFiniteLossError):
         cli.main(["--debug", "q"])
-
-
-def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([])
-    assert ended.value.code in (0, 2)
-    shown = "".join(capsys.readouterr())
-    assert "Commands:" in shown

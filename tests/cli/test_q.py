@@ -25,7 +25,12 @@ def test_the_numbers_are_those_of_the_weights(capsys: pytest.CaptureFixture[str]
 def test_the_paper_s_levels_are_the_default_and_small_batches_have_fewer(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["q"] for row in rows(capsys)] == [64, 32, 16, 8, 4]
     assert [row["q"] for row in rows(capsys, "--s", "6")] == [6, 3, 1]
-    assert [row["q"] for row in rows(capsys, "--q", "5,2")] == [5, 2]
+    assert [row["q"] for row in rows(capsys, "--q", "5", "--q", "0.25")] == [5, 16]
+
+
+def test_very_many_samples_are_answered_by_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    (many,), (limit,) = rows(capsys, "--n", "10000000000", "--q", "4"), rows(capsys, "--q", "4")
+    assert many["effective_samples"] == round(limit["effective_share"] * 10**10)
 
 
 def test_q_equal_to_s_is_the_plain_mean(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,12 @@ TABLE = [
                 ("--n", "0", "--s", "1", "--q", "1"),
                 "osgd gamma: n must be an int of at least 1; got 0. Pass the number",
             ),
+            (
+                ("--n", "10", "--s", "5", "--q", "1.5"),
+                "osgd gamma: q must be an int of at least 1 or a fraction in (0, 1]",
+            ),
+            (("--n", "10", "--s", "5", "--q", "few"), "must be a count such as 16 or a share such as 0.25; got 'few'."),
+            (("--n", "1000000000", "--s", "5", "--q", "2"), "n must be at most 100,000,000; got 1,000,000,000. The"),
             (("--n", "9,x", "--s", "1", "--q", "1"), "must be integers separated by commas; got '9,x'."),
             (("--s", "10"), "--n, --s and --q must be given together; got fewer."),
             (("--figure2", "--s", "10"), "--figure2 must stand without --n, --s and --q; got both."),
@@ -118,6 +124,16 @@ def test_an_unknown_command_is_named_with_the_nearest(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "osgd: command must be one of gamma, q; got 'gama'. Did you mean 'gamma'?\n"
     assert run("fly") == 2
     assert "Run: osgd --help" in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("gamma", *TABLE[0].works[:-1], "/proc/nothing/here") == 1
+    assert capsys.readouterr().err.startswith("osgd: ")
 
 
 def test_the_help_of_the_whole_lists_every_command_and_loads_nothing_heavy() -> None:

@@ -1,5 +1,6 @@
 import functools
 import io
+import warnings
 
 import pytest
 import torch
@@ -204,6 +205,7 @@ def test_a_larger_batch_does_not_make_the_paper_s_rule_grow_back() -> None:
     loss_fn = OrderedLoss(CE, rule=AccuracyRule())
     feed(loss_fn, 1.0)
     assert loss_fn.end_epoch(accuracy=0.96) == 8
+    feed(loss_fn, 1.0)
     assert loss_fn.end_epoch(accuracy=0.85) == 8
     feed(loss_fn, 1.0, s=128)
     assert loss_fn.q == 16
@@ -228,6 +230,29 @@ def test_a_fixed_q_is_not_overwritten_by_a_loaded_state() -> None:
     first(*batch(64))
     second.load_state_dict(first.state_dict())
     assert (second.q, second.end_epoch()) == (16, 16)
+
+
+def test_outputs_that_broadcast_against_targets_are_named_with_both_shapes() -> None:
+    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), q=4)
+    text = r"got shape \(8, 8\) from \(8, 1\) and \(8,\). Give outputs and targets the same shape."
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of it too
+        with pytest.raises(ArgumentError, match=text):
+            loss_fn(torch.randn(8, 1, requires_grad=True), torch.randn(8))
+
+
+def test_an_epoch_cannot_end_twice_and_named_arguments_are_counted() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    logits = torch.eye(8, requires_grad=True)
+    loss_fn(input=logits, target=torch.arange(8))
+    assert loss_fn.end_epoch() == 1
+    with pytest.raises(ArgumentError, match="at least one batch must come before the end of an epoch; got none"):
+        loss_fn.end_epoch()
+
+
+def test_a_rule_without_parentheses_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"rule must have first_q, next_q and needs; got <class .*AccuracyRule"):
+        OrderedLoss(CE, rule=AccuracyRule)  # type: ignore[arg-type]
 
 
 def test_outputs_in_a_dict_do_not_hide_a_reduction() -> None:

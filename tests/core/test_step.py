@@ -166,6 +166,8 @@ def test_the_rule_sees_the_accuracy_of_the_steps() -> None:
     assert step(*batch(64)).q == 16
     assert step.q == 16
     assert step.end_epoch(accuracy=1.0) == 16
+    assert step.epoch == 2
+    assert "losses" not in repr(step(*batch()))
 
 
 def test_a_batch_smaller_than_sixteen_keeps_one_sample_under_the_paper_s_rule() -> None:

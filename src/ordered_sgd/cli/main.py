@@ -53,10 +53,14 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(osgd.main(arguments, prog_name="osgd", standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
     except click.UsageError as error:
         # click leaves the context out where an option lacks its value
         where = " ".join(["osgd", *(name for name in arguments[:2] if name in COMMANDS)][:2])
-        click.echo(f"{where}: {error.format_message()} Run: {where} --help", err=True)
+        text = error.format_message().rstrip(".")
+        click.echo(f"{where}: {text}. Run: {where} --help", err=True)
         sys.exit(2)
     except click.ClickException as error:
         click.echo(f"osgd: {error.format_message()}", err=True)
@@ -66,3 +70,8 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         click.echo(str(error), err=True)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)
+    except OSError as error:
+        if "--debug" in arguments:
+            raise
+        click.echo(f"osgd: {error.strerror}: {error.filename}", err=True)
+        sys.exit(1)

@@ -9,6 +9,23 @@ from rich.console import Console
 from rich.table import Table
 
 
+class Q(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
+    """How many samples are kept: a count, or a share of the mini-batch."""
+
+    name = "q"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """An int or a float; what they may be is checked with s."""
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"must be a count such as 16 or a share such as 0.25; got {value!r}", param, ctx)
+
+
 class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
     """Integers separated by commas: ``200,1000``."""
 
@@ -21,7 +38,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new 
         try:
             return tuple(int(part.replace("_", "")) for part in value.split(","))
         except ValueError:
-            self.fail(f"must be integers separated by commas; got {value!r}.", param, ctx)
+            self.fail(f"must be integers separated by commas; got {value!r}", param, ctx)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")

@@ -4,30 +4,36 @@ from typing import Any
 
 import click
 
-from ordered_sgd.cli.options import Counts, json_option, show
+from ordered_sgd.cli.options import Q, json_option, show
+from ordered_sgd.rules import resolve_q
+
+LIMIT_FROM = 10**7  # samples from which the limit of many is taken: it differs by less than the digits shown
 
 
 def meaning(n: int | None, s: int, q: int) -> dict[str, Any]:
     """One row of the answer; without n, in the limit of many samples."""
     from ordered_sgd import theory
 
+    finite = n if n is not None and n <= LIMIT_FROM else None
     row: dict[str, Any] = {"q": q, "share": q / s}
-    size = theory.effective_sample_size(n, s, q)
+    size = theory.effective_sample_size(finite, s, q) / (finite or 1)
     if n is not None:
-        row["effective_samples"] = round(size)
-    row["effective_share"] = size / (n or 1)
+        row["effective_samples"] = round(size * n)
+    row["effective_share"] = size
     row["cvar_level"] = theory.equivalent_cvar_level(s, q)
-    row["hardest_1_percent"] = theory.share_of_hardest(0.01, n, s, q)
-    row["hardest_10_percent"] = theory.share_of_hardest(0.10, n, s, q)
+    row["hardest_1_percent"] = theory.share_of_hardest(0.01, finite, s, q)
+    row["hardest_10_percent"] = theory.share_of_hardest(0.10, finite, s, q)
     return row
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--n", type=int, default=None, help="Samples in all; without it, the limit of many samples.")
 @click.option("--s", type=int, default=64, show_default=True, help="Samples in a mini-batch.")
-@click.option("--q", "qs", type=Counts(), default=None, help="Samples kept, e.g. 32,16; s, s/2 ... s/16 if not given.")
+@click.option(
+    "--q", "qs", type=Q(), multiple=True, help="Samples kept, a count or a share; may be repeated. Default: s to s/16."
+)
 @json_option
-def command(n: int | None, s: int, qs: tuple[int, ...] | None, as_json: bool) -> None:
+def command(n: int | None, s: int, qs: tuple[float, ...], as_json: bool) -> None:
     """What a choice of q means.
 
     Ordered SGD minimises a weighted mean of the losses in which hard samples count more. For each q:
@@ -37,13 +43,14 @@ def command(n: int | None, s: int, qs: tuple[int, ...] | None, as_json: bool) ->
     """
     from ordered_sgd.theory.weights import check_nsq, check_sq
 
+    def _count(q: float, s: int) -> int:
+        kept = q if isinstance(q, int) else resolve_q(q, s, "osgd q")
+        return check_sq("osgd q", s, kept)[1]
+
     if n is None:
         check_sq("osgd q", s, 1)
     else:
         check_nsq("osgd q", n, s, 1)
-    if qs is None:
-        qs = tuple(dict.fromkeys(max(1, s // d) for d in (1, 2, 4, 8, 16)))
-    for q in qs:
-        check_sq("osgd q", s, q)
+    counts = [_count(q, s) for q in qs] or list(dict.fromkeys(max(1, s // d) for d in (1, 2, 4, 8, 16)))
     samples = "many samples" if n is None else f"n = {n:,}"
-    show([meaning(n, s, q) for q in qs], title=f"{samples}, mini-batches of s = {s}", as_json=as_json)
+    show([meaning(n, s, q) for q in counts], title=f"{samples}, mini-batches of s = {s}", as_json=as_json)

@@ -20,7 +20,9 @@ class AdaptiveQ:
             got = "neither" if q is None else f"q={q!r} and rule={rule!r}"
             remedy = "Use q=0.5 to keep half of each batch, or rule=AccuracyRule() for the paper's schedule."
             raise ArgumentError(message(where, "exactly one of q and rule", "be given", got, remedy))
-        if rule is not None and not all(hasattr(rule, name) for name in ("first_q", "next_q", "needs")):
+        if isinstance(rule, type) or (
+            rule is not None and not all(hasattr(rule, name) for name in ("first_q", "next_q", "needs"))
+        ):
             remedy = "Use rule=AccuracyRule(), or q= for a fixed number."
             raise ArgumentError(message(where, "rule", "have first_q, next_q and needs", repr(rule), remedy))
         self.where = where
@@ -33,6 +35,7 @@ class AdaptiveQ:
         self._forget_epoch()
 
     def _forget_epoch(self) -> None:
+        self._began = False  # whether a batch has come since the last epoch ended
         self._correct: Tensor | None = None  # right answers, and answers that were counted
         self._counted: Tensor | None = None
         self._curve: Tensor | None = None  # sum over samples of the share of the loss the j largest carry, (s,)
@@ -49,6 +52,7 @@ class AdaptiveQ:
         """A training batch of s came: the largest is what a rule divides."""
         if s > self.s:
             self.q, self.s = self._q_of_larger(s), s
+        self._began = True
 
     def _q_of_larger(self, s: int) -> int:
         """The q for a batch larger than any before: the rule's answer to the last epoch, at no more than q's share."""
@@ -84,7 +88,7 @@ class AdaptiveQ:
     def end_epoch(self, accuracy: float | None) -> int:
         """The q of the next epoch, by the rule."""
         where = f"{self.where}.end_epoch"
-        if self.q is None:
+        if self.q is None or not self._began:
             remedy = "Call it once per epoch, after the last batch."
             raise ArgumentError(message(where, "at least one batch", "come before the end of an epoch", "none", remedy))
         if self.rule is not None:
@@ -121,11 +125,11 @@ class AdaptiveQ:
             share = self._last.loss_share
             last = [self._last.epoch, self._last.accuracy, None if share is None else list(share)]
         sums = [self._correct, self._counted, self._curve, self._weight]
-        return {"q": self.q, "s": self.s, "epoch": self.epoch, "last": last, "sums": sums}
+        return {"q": self.q, "s": self.s, "epoch": self.epoch, "began": self._began, "last": last, "sums": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.s, self.epoch = state["s"], state["epoch"]
+        self.s, self.epoch, self._began = state["s"], state["epoch"], state["began"]
         self.q = state["q"] if self.fixed is None or self.s == 0 else resolve_q(self.fixed, self.s, self.where)
         self._last = None if state["last"] is None else Observed(*state["last"])
         self._correct, self._counted, self._curve, self._weight = state["sums"]

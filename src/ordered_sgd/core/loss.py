@@ -63,14 +63,15 @@ class OrderedLoss(nn.Module):
         """The ordered loss of a batch; `args` go to the criterion, usually outputs and targets.
 
         `sample_weight`, shape (s,), multiplies the losses before they are ordered. Batches seen without gradients
-        do not count towards the rule: validation does not move q.
+        do not count towards the rule: validation does not move q. For the plain mean there, call ``loss_fn.eval()``
+        (and ``loss_fn.train()`` after it), as for the model.
         """
         losses = self.per_sample(*args, sample_weight=sample_weight, **kwargs)
         if not self.training:
             return mean(losses)
         if torch.is_grad_enabled():
             self._adaptive.see(losses.shape[0])
-            self._adaptive.observe(losses.detach(), count_correct(*args))
+            self._adaptive.observe(losses.detach(), count_correct(*args, *kwargs.values()))
         return mean_of_rows(losses, self.choose(losses.detach()))
 
     def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -79,6 +80,10 @@ class OrderedLoss(nn.Module):
         remedy = 'Build it with reduction="none".'
         if isinstance(losses, Tensor) and losses.dim() == 0:
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, "a scalar", remedy))
+        if isinstance(losses, Tensor) and losses.dim() == 2 and _broadcast(args):
+            got = f"shape {tuple(losses.shape)} from {tuple(args[0].shape)} and {tuple(args[1].shape)}"
+            advice = "Give outputs and targets the same shape."
+            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, advice))
         losses = check_losses(losses, self._where)
         # no set of sizes: torch.compile would take the batch size for a constant
         inputs = [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
@@ -163,6 +168,12 @@ def _leaves(tree: Any) -> list[Any]:
     if isinstance(tree, tuple | list):
         return [leaf for value in tree for leaf in _leaves(value)]
     return [tree]
+
+
+def _broadcast(args: tuple[Any, ...]) -> bool:
+    """Whether outputs and targets are (s, 1) and (s,): compared, they give a loss for every pair of samples."""
+    shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
+    return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
 
 
 def count_correct(*args: Any) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Algorithm 1: one update of ordered SGD."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -36,7 +36,7 @@ class StepRecord:
     correct
         Right answers in the batch, where outputs (s, C) and integer targets allow to count them.
     engine
-        How the gradient was computed.
+        How the gradient was computed: an engine's name, or ``"micro-batches"``.
     losses, rows
         All losses, shape (s,), and the kept positions, ascending.
     """
@@ -47,8 +47,8 @@ class StepRecord:
     count: int
     correct: Tensor | None
     engine: str
-    losses: Tensor
-    rows: Tensor
+    losses: Tensor = field(repr=False)
+    rows: Tensor = field(repr=False)
 
 
 class OrderedStep:
@@ -174,6 +174,11 @@ class OrderedStep:
     def q(self) -> int | None:
         """The present q for a full batch; None before the first one."""
         return self.loss.q
+
+    @property
+    def epoch(self) -> int:
+        """Epochs ended so far."""
+        return self.loss.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""

@@ -23,6 +23,8 @@ def new_figure(columns: int, *, width: float = 4.0, height: float = 3.2) -> tupl
 def save(figure: Any, stem: Path) -> list[Path]:
     """The figure as PNG and SVG beside each other; the folder is made if it is missing."""
     matplotlib = require("matplotlib", extra="lab", where="osgd")
+    if stem.suffix in (".png", ".svg"):
+        stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
     with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):

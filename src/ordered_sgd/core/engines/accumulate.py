@@ -24,7 +24,7 @@ def one_pass(batches: Sequence[Any], s: int, score: Score, choose: Choose, backw
         remedy = "Pass targets whose first dimension is the batch."
         got = f"{joined.shape[0]} losses for {s} targets"
         raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-    return Computed(joined, choose(joined), correct, "dense")
+    return Computed(joined, choose(joined), correct, "micro-batches")
 
 
 def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: Choose, backward: Backward) -> Computed:
@@ -43,7 +43,7 @@ def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: C
     losses, correct = _join(scored)
     rows = choose(losses)
     if rows is None:
-        return Computed(losses, None, correct, "dense")
+        return Computed(losses, None, correct, "micro-batches")
     after = random_state(device), buffers.save()
     host = rows.cpu()  # which micro-batches to run again must be known here: the one wait of the step
     start = 0
@@ -61,7 +61,7 @@ def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: C
         backward(widen(kept).sum() / rows.shape[0])
     restore_random_state(after[0], device)
     buffers.load(after[1])
-    return Computed(losses, rows, correct, "dense")
+    return Computed(losses, rows, correct, "micro-batches")
 
 
 def _join(scored: Sequence[Scored]) -> Scored:
