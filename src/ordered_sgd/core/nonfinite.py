@@ -1,5 +1,6 @@
 """Losses that are NaN or infinite: found at once on the CPU, and elsewhere without waiting for the device's queue."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 from ordered_sgd.errors import NonFiniteLossError, message
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verdict:
     """Whether a batch may be stepped on.
 
@@ -46,24 +47,24 @@ class Verdict:
         return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
 
 
-def inspect_losses(losses: Tensor, step: int, *, at_once: bool) -> Verdict:
-    """The verdict on detached losses: read now, or left on the device when not `at_once`."""
-    if at_once and bool(losses.sum().isfinite()):
-        return Verdict()  # the usual case: one number read, and finite only if every loss is
+def inspect_losses(losses: Tensor, mean_loss: Tensor, step: int, *, at_once: bool) -> Verdict:
+    """The verdict on detached losses and their mean: read now, or left on the device when not `at_once`."""
+    if at_once and math.isfinite(mean_loss.item()):
+        return _FINE  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
     found, position = bad.any(), bad.to(torch.uint8).argmax().view(1)
     value = losses.index_select(0, position).float()
     first = torch.cat([torch.where(found, position, -1).float(), value])
-    verdict = Verdict(step=step, count=losses.shape[0], first=first)
-    if at_once:
-        return verdict
-    verdict.bad = found.float()
-    if losses.device.type == "cuda":
+    event = None
+    if not at_once and losses.device.type == "cuda":
         host = torch.empty(2, dtype=torch.float32, device="cpu", pin_memory=True)
-        verdict.first = host.copy_(first, non_blocking=True)
-        verdict.event = torch.Event(losses.device)
-        verdict.event.record(torch.cuda.current_stream(losses.device))
-    return verdict
+        first = host.copy_(first, non_blocking=True)
+        event = torch.Event(losses.device)
+        event.record(torch.cuda.current_stream(losses.device))
+    return Verdict(step, losses.shape[0], None if at_once else found.float(), first, event)
+
+
+_FINE = Verdict()
 
 
 def masks_itself(optimizer: Optimizer) -> bool:

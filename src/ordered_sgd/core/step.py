@@ -156,7 +156,7 @@ class OrderedStep:
             self._buffers.load(before)
             if self.nonfinite == "raise":
                 self._raise_late()
-            computed = computed._replace(rows=None)
+            computed = computed._replace(rows=None, ordered=None)
         self.steps += 1
         return self._record(computed)
 
@@ -209,7 +209,8 @@ class OrderedStep:
     def _choose(self, losses: Tensor) -> Tensor | None:
         """Line 4, or None if a loss is seen not to be finite."""
         at_once = _reads_are_free(losses)
-        self._verdict = inspect_losses(losses, self.steps, at_once=at_once)
+        self._mean = mean(losses)
+        self._verdict = inspect_losses(losses, self._mean, self.steps, at_once=at_once)
         if at_once and self._verdict.error() is not None:
             return None
         self.loss.see(losses.shape[0])
@@ -246,17 +247,18 @@ class OrderedStep:
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
     def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, correct, engine = computed
+        losses, rows, correct, engine, ordered_loss = computed
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
             self.loss.observe(losses, correct)
-        ordered_loss = mean_of_rows(losses, rows)
+        if ordered_loss is None:
+            ordered_loss = mean_of_rows(losses, rows)
         if self._verdict.bad is not None:
             ordered_loss = torch.where(self._verdict.bad > 0, torch.nan, ordered_loss)
         return StepRecord(
             ordered_loss=ordered_loss,
-            mean_loss=mean(losses),
+            mean_loss=self._mean,
             q=rows.shape[0],
             count=losses.shape[0],
             correct=correct,

@@ -25,12 +25,17 @@ class Scored(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What an engine found, detached: all losses, the kept positions (None: skipped), right answers, what ran."""
+    """What an engine found, detached.
+
+    All losses, the kept positions (None: skipped), the right answers, what ran, and the mean of the kept losses where
+    that is at hand.
+    """
 
     losses: Tensor
     rows: Tensor | None
     correct: Tensor | None
     engine: str
+    ordered: Tensor | None = None
 
 
 Score = Callable[[Any], Scored]

@@ -19,7 +19,10 @@ class Dense:
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
         losses, correct = self.score(batch)
-        rows = choose(losses.detach())
-        if rows is not None:
-            backward(mean_of_rows(losses, rows))
-        return Computed(losses.detach(), rows, correct, "dense")
+        values = losses.detach()
+        rows = choose(values)
+        if rows is None:
+            return Computed(values, None, correct, "dense")
+        ordered = mean_of_rows(losses, rows)
+        backward(ordered)
+        return Computed(values, rows, correct, "dense", ordered.detach())

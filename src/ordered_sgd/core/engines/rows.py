@@ -68,16 +68,19 @@ class RowsEngine:
             self._say(f"the model could not be compiled ({_first_line(error)})")
             return self.dense(batch, keeps_all, choose, backward)
         self._ran.clear()
-        rows = choose(losses.detach())
-        if rows is not None:
-            self._rows = rows
-            try:
-                backward(mean_of_rows(losses, rows))
-            finally:
-                self._rows = None
-            if not self._ran:
-                self._say("the model could not be traced")
-        return Computed(losses.detach(), rows, correct, "rows" if "rows" in self._ran else "dense")
+        values = losses.detach()
+        rows = choose(values)
+        if rows is None:
+            return Computed(values, None, correct, "rows")
+        ordered = mean_of_rows(losses, rows)
+        self._rows = rows
+        try:
+            backward(ordered)
+        finally:
+            self._rows = None
+        if not self._ran:
+            self._say("the model could not be traced")
+        return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense", ordered.detach())
 
     def _say(self, reason: str, *, warn: bool = False) -> None:
         self.why = reason

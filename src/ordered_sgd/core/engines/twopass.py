@@ -90,9 +90,10 @@ class TwoPassEngine:
             restore_random_state(before, device)
             self._buffers.load(saved)
             kept = self.score(batch).losses.index_select(0, rows)
-        backward(mean(kept))
+        ordered = mean(kept)
+        backward(ordered)
         self._buffers.load(changed)  # after the backward, which may have saved them
-        return Computed(losses, rows, correct, engine)
+        return Computed(losses, rows, correct, engine, ordered.detach())
 
     def _scored(self, batch: Any, drawn: "_Drawn", device: torch.device) -> Any:
         with ExitStack() as stack:
