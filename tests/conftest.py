@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)  # a busy machine is no failure
+settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,20 @@ TABLE = [
             (("--n",), "requires an argument"),
         ),
     ),
+    Row(
+        "bench",
+        works=(
+            *("step", "--models", "logistic", "--s", "8", "--q", "4", "--threads", "1", "--rounds", "2"),
+            *("--no-probe", "--out", "b"),
+        ),
+        wrong=(
+            (("step", "--models", "lennet"), "osgd bench: --models must be one of lenet, "),
+            (("step", "--q", "65"), "osgd bench: --q must be integers from 1 to s = 64; got 65. Leave"),
+            (("step", "--rounds", "1"), "osgd bench: --rounds must be at least 2; got 1. Run"),
+            (("step", "--q", "x"), "must be integers separated by commas; got 'x'"),
+            (("fly",), "No such command 'fly'"),
+        ),
+    ),
 ]
 all_commands = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
@@ -99,7 +113,7 @@ def test_json_is_all_that_machines_get_on_standard_output(row: Row, capsys: pyte
     assert run(row.name, *row.works, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert all(list(r) == list(rows[0]) for r in rows)
-    assert all(isinstance(value, int | float) for r in rows for value in r.values())
+    assert all(isinstance(value, int | float | str | None) for r in rows for value in r.values())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +135,9 @@ def test_a_wrong_call_gets_one_line_and_exit_code_2(
 
 def test_an_unknown_command_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("gama") == 2
-    assert capsys.readouterr().err == "osgd: command must be one of gamma, q; got 'gama'. Did you mean 'gamma'?\n"
+    assert (
+        capsys.readouterr().err == "osgd: command must be one of gamma, q, bench; got 'gama'. Did you mean 'gamma'?\n"
+    )
     assert run("fly") == 2
     assert "Run: osgd --help" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordered_sgd import ordered_mean, select_top_q
-from ordered_sgd.core.selection import _top_rows_numpy, _top_rows_torch, random_rows
+from ordered_sgd.core.selection import _top_rows_numpy, _top_rows_torch, random_rows, select_rows
 from ordered_sgd.errors import ArgumentError
 
 # Few distinct values, so that ties are the rule; NaN and infinities among them.
@@ -227,3 +227,28 @@ def test_selecting_warns_of_nothing_and_leaves_the_losses_alone() -> None:
         warnings.simplefilter("error")
         select_top_q(losses, 5)
     assert torch.equal(losses.detach(), before)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: torch.randn(6, 3, 4, 5),
+        lambda: torch.randn(6, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        lambda: torch.randn(6, 1, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(6, 1, 4, 5).as_strided((6, 1, 4, 5), (20, 1, 5, 1)),
+        lambda: torch.randn(5, 6, 4).transpose(0, 1),
+        lambda: torch.randn(12, 4)[::2],
+        lambda: torch.randn(6, 8)[:, :4],
+        lambda: torch.randn(6, 1).expand(6, 4),
+        lambda: torch.randn(6),
+        lambda: torch.randn(6, 0, 2),
+    ],
+)
+def test_rows_are_taken_with_their_values_and_the_layout_of_a_block(build: object) -> None:
+    tensor, rows = build(), torch.tensor([5, 0, 0, 2])  # type: ignore[operator]
+    taken = select_rows(tensor, 0, rows)
+    assert torch.equal(taken, tensor.index_select(0, rows))
+    if tensor.stride(0) == tensor.numel() // 6 and tensor.numel():
+        assert taken.stride() == tensor.stride()
+    middle = torch.randn(3, 6, 2)
+    assert torch.equal(select_rows(middle, 1, rows), middle.index_select(1, rows))

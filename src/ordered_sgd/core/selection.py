@@ -123,11 +123,13 @@ def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def select_rows(tensor: Tensor, dim: int, rows: Tensor) -> Tensor:
-    """The chosen rows of a tensor, in the memory layout that it has."""
-    if tensor.is_contiguous():
-        return tensor.index_select(dim, rows)
-    # index_select gives a contiguous tensor: gather in the order of the strides, so that channels-last stays so
-    strides = tensor.stride()
+    """The chosen rows of a tensor, in the memory layout that it has: `index_select` would forget channels-last."""
+    s, shape, strides = tensor.shape[dim], tensor.shape, tensor.stride()
+    row = tensor.numel() // max(s, 1)
+    others = [(size - 1) * stride for d, (size, stride) in enumerate(zip(shape, strides, strict=True)) if d != dim]
+    if strides[dim] == row and sum(others) == row - 1:  # every row is one block of memory: copy the blocks
+        blocks = tensor.as_strided((s, row), (row, 1)).index_select(0, rows)
+        return blocks.as_strided((*shape[:dim], rows.shape[0], *shape[dim + 1 :]), strides)
     order = sorted(range(tensor.dim()), key=lambda d: -strides[d])
     taken = tensor.permute(order).index_select(order.index(dim), rows)
     return taken.permute(sorted(range(tensor.dim()), key=order.__getitem__))

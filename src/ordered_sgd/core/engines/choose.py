@@ -70,7 +70,7 @@ def _channels_last(x: Any) -> Any:
 
     def lay_out(leaf: Any) -> Any:
         if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point() and leaf.device.type == "cpu":
-            return leaf.contiguous(memory_format=torch.channels_last)
+            return leaf.to(memory_format=torch.channels_last)  # contiguous() leaves one channel as it is
         return leaf
 
     return tree_map(lay_out, x)

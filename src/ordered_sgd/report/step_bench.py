@@ -1,0 +1,71 @@
+"""What a step costs with each engine as a picture: bars of speed-up over plain SGD."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ordered_sgd.errors import require
+from ordered_sgd.report.figures import COLOURS, save
+
+_BARS = ("dense", "rows", "twopass", "auto", "selective-backprop")
+_LIMITS = {"limit-a": "-", "limit-b": ":"}
+_LABELS = {
+    "selective-backprop": "Selective Backprop, half kept",
+    "limit-a": "limit of two passes",
+    "limit-b": "limit of one pass",
+}
+
+
+def draw_step_bench(rows: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
+    """PNG and SVG of the speed-ups, a panel for each model and number of threads, a group of bars for each q.
+
+    Parameters
+    ----------
+    rows
+        As `osgd bench step --json` prints them; whiskers are quartiles, short black lines the limits.
+    stem
+        The files without suffix.
+    """
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    threads = list(dict.fromkeys(row["threads"] for row in rows))
+    module = require("matplotlib.figure", extra="lab", where="osgd")
+    figure = module.Figure(figsize=(1 + 5.2 * len(threads), 0.8 + 2.3 * len(models)), layout="constrained")
+    axes = figure.subplots(len(models), len(threads), squeeze=False)
+    highest = max(row["speedup_high"] or row["speedup"] for row in rows)
+    for line, model in zip(axes, models, strict=True):
+        for axis, count in zip(line, threads, strict=True):
+            panel = [row for row in rows if row["model"] == model and row["threads"] == count]
+            _draw_panel(axis, panel)
+            axis.set(title=f"{model}, {count} thread{'s' * (count > 1)}", ylim=(0, 1.08 * highest))
+        line[0].set_ylabel("speed-up over SGD")
+    handles = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False)
+    return save(figure, stem)
+
+
+def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Bars in a group for each q, largest first; a line at SGD's speed."""
+    qs = sorted({row["q"] for row in rows}, reverse=True)
+    axis.axhline(1, color="black", linewidth=0.8)
+    present = [name for name in _BARS if any(row["row"] == name for row in rows)]
+    width = 0.84 / max(1, len(present))
+    for position, name in enumerate(present):
+        own = [row for row in rows if row["row"] == name]
+        places = [qs.index(row["q"]) + (position - (len(present) - 1) / 2) * width for row in own]
+        heights = [row["speedup"] for row in own]
+        whiskers = [[h - row["speedup_low"] for h, row in zip(heights, own, strict=True)]]
+        whiskers.append([row["speedup_high"] - h for h, row in zip(heights, own, strict=True)])
+        colour = COLOURS[_BARS.index(name)]
+        axis.bar(places, heights, 0.94 * width, color=colour, label=_LABELS.get(name, name))
+        axis.errorbar(places, heights, yerr=whiskers, fmt="none", ecolor="#444444", elinewidth=0.7)
+    for name, style in _LIMITS.items():
+        own = [row for row in rows if row["row"] == name]
+        left, right = ([qs.index(row["q"]) + side * 0.45 for row in own] for side in (-1, 1))
+        heights = [row["speedup"] for row in own]
+        axis.hlines(heights, left, right, color="black", linewidth=1.3, linestyle=style, label=_LABELS[name])
+    axis.set_xticks(range(len(qs)), [f"q = {q}" for q in qs])
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", alpha=0.25, linewidth=0.6)
+    axis.set_axisbelow(True)
