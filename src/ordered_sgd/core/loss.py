@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -184,6 +185,12 @@ def count_correct(*args: Any) -> Tensor | None:
     countable = outputs.dim() == 2 and outputs.shape[1] > 1 and target.dim() == 1
     if not countable or target.is_floating_point() or target.dtype == torch.bool:
         return None
+    if outputs.device.type == "cpu" and not torch.compiler.is_compiling() and outputs.dtype == torch.float32:
+        try:
+            right = np.count_nonzero(outputs.detach().numpy().argmax(1) == target.numpy())
+            return torch.tensor(right)
+        except RuntimeError:  # a tensor without memory of its own
+            pass
     correct: Tensor = (outputs.detach().argmax(1) == target).sum()
     return correct
 

@@ -156,7 +156,7 @@ class OrderedStep:
             self._buffers.load(before)
             if self.nonfinite == "raise":
                 self._raise_late()
-            computed = computed._replace(rows=None, ordered=None)
+            computed = computed._replace(rows=None)
         self.steps += 1
         return self._record(computed)
 
@@ -225,10 +225,15 @@ class OrderedStep:
         self._verdict = Verdict()
         return True
 
-    def _backward(self, loss: Tensor) -> None:
+    def _backward(self, losses: Tensor, rows: Tensor | None, q: int) -> None:
+        """Line 5: the gradient of the mean over q, given to the losses themselves instead of through a graph for it."""
+        if rows is None or rows.shape[0] == losses.shape[0]:
+            weights = torch.full_like(losses, 1 / q)
+        else:
+            weights = torch.zeros_like(losses).index_fill_(0, rows, 1 / q)
         if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        loss.backward()
+            weights = self.scaler.scale(weights)
+        torch.autograd.backward(losses, weights)
 
     def _update(self) -> None:
         """Line 6, by the optimizer."""
@@ -247,13 +252,12 @@ class OrderedStep:
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
     def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, correct, engine, ordered_loss = computed
+        losses, rows, correct, engine = computed
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
             self.loss.observe(losses, correct)
-        if ordered_loss is None:
-            ordered_loss = mean_of_rows(losses, rows)
+        ordered_loss = self._mean if rows.shape[0] == losses.shape[0] else mean_of_rows(losses, rows)
         if self._verdict.bad is not None:
             ordered_loss = torch.where(self._verdict.bad > 0, torch.nan, ordered_loss)
         return StepRecord(

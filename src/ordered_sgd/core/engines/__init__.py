@@ -6,7 +6,8 @@ graph, and how many answers are right. It is then called for each mini-batch,
 
 - ``keeps_all`` says that q is known to keep the whole batch, which is the plain step for every engine;
 - ``choose(losses)`` gives the positions to keep, or None when the step is to be skipped;
-- ``backward(loss)`` back-propagates, with loss scaling where it is used.
+- ``backward(losses, rows, q)`` back-propagates the sum over the given rows (None: all) of losses / q, with loss
+  scaling where it is used.
 
 Its attribute ``why`` says why another way of computing ran than its name promises, or is None.
 """
@@ -27,20 +28,18 @@ class Scored(NamedTuple):
 class Computed(NamedTuple):
     """What an engine found, detached.
 
-    All losses, the kept positions (None: skipped), the right answers, what ran, and the mean of the kept losses where
-    that is at hand.
+    All losses, the kept positions (None: skipped), the right answers, and what ran.
     """
 
     losses: Tensor
     rows: Tensor | None
     correct: Tensor | None
     engine: str
-    ordered: Tensor | None = None
 
 
 Score = Callable[[Any], Scored]
 Choose = Callable[[Tensor], Tensor | None]
-Backward = Callable[[Tensor], None]
+Backward = Callable[[Tensor, Tensor | None, int], None]
 
 
 class Engine(Protocol):

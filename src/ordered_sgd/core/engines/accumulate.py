@@ -8,7 +8,7 @@ import torch
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored
 from ordered_sgd.core.engines.state import Buffers, device_of, random_state, restore_random_state
-from ordered_sgd.core.selection import agree, widen
+from ordered_sgd.core.selection import agree
 from ordered_sgd.errors import ArgumentError, message
 
 
@@ -17,7 +17,7 @@ def one_pass(batches: Sequence[Any], s: int, score: Score, choose: Choose, backw
     scored = []
     for batch in batches:
         losses, correct = score(batch)
-        backward(widen(losses).sum() / s)
+        backward(losses, None, s)
         scored.append(Scored(losses.detach(), correct))
     joined, correct = _join(scored)
     if joined.shape[0] != s:
@@ -55,10 +55,10 @@ def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: C
             continue
         restore_random_state(random, device)
         buffers.load(saved)
-        kept = score(batch).losses.index_select(0, local)
-        if not agree(kept, part.losses.index_select(0, local)):
+        again = score(batch).losses
+        if not agree(again, part.losses):
             _warn_of_other_losses()
-        backward(widen(kept).sum() / rows.shape[0])
+        backward(again, local, rows.shape[0])
     restore_random_state(after[0], device)
     buffers.load(after[1])
     return Computed(losses, rows, correct, "micro-batches")

@@ -5,7 +5,6 @@ from typing import Any
 from torch import nn
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
-from ordered_sgd.core.selection import mean_of_rows
 
 
 class Dense:
@@ -21,8 +20,6 @@ class Dense:
         losses, correct = self.score(batch)
         values = losses.detach()
         rows = choose(values)
-        if rows is None:
-            return Computed(values, None, correct, "dense")
-        ordered = mean_of_rows(losses, rows)
-        backward(ordered)
-        return Computed(values, rows, correct, "dense", ordered.detach())
+        if rows is not None:
+            backward(losses, rows, rows.shape[0])
+        return Computed(values, rows, correct, "dense")

@@ -20,7 +20,7 @@ from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.rows_check import first_difference, largest_difference
 from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
-from ordered_sgd.core.selection import mean_of_rows, select_rows
+from ordered_sgd.core.selection import select_rows
 from ordered_sgd.errors import check_choice, message
 
 log = logging.getLogger("ordered_sgd")
@@ -72,15 +72,14 @@ class RowsEngine:
         rows = choose(values)
         if rows is None:
             return Computed(values, None, correct, "rows")
-        ordered = mean_of_rows(losses, rows)
         self._rows = rows
         try:
-            backward(ordered)
+            backward(losses, rows, rows.shape[0])
         finally:
             self._rows = None
         if not self._ran:
             self._say("the model could not be traced")
-        return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense", ordered.detach())
+        return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense")
 
     def _say(self, reason: str, *, warn: bool = False) -> None:
         self.why = reason

@@ -16,6 +16,7 @@ class Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self._none = next(model.buffers(), None) is None
         self._versions: dict[Tensor, int] | None = None
         # torch's kernels update running statistics without counting a version
         norms = (module for module in model.modules() if isinstance(module, _NormBase))
@@ -23,6 +24,8 @@ class Buffers:
 
     def save(self) -> Saved:
         """Copies of the buffers that may change: all of them the first time, later those that have changed so far."""
+        if self._none:
+            return []
         buffers = list(self.model.buffers())
         if self._versions is not None:
             self._changing |= {b for b in buffers if b._version != self._versions.get(b, -1)}

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.state import Buffers, random_state, restore_random_state
-from ordered_sgd.core.selection import agree, mean, select_rows
+from ordered_sgd.core.selection import agree, select_rows
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
 log = logging.getLogger("ordered_sgd")
@@ -90,10 +90,9 @@ class TwoPassEngine:
             restore_random_state(before, device)
             self._buffers.load(saved)
             kept = self.score(batch).losses.index_select(0, rows)
-        ordered = mean(kept)
-        backward(ordered)
+        backward(kept, None, rows.shape[0])
         self._buffers.load(changed)  # after the backward, which may have saved them
-        return Computed(losses, rows, correct, engine, ordered.detach())
+        return Computed(losses, rows, correct, engine)
 
     def _scored(self, batch: Any, drawn: "_Drawn", device: torch.device) -> Any:
         with ExitStack() as stack:
