@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.core.engines.dense import Dense
@@ -49,9 +50,9 @@ class AutoEngine:
             computed = self._chosen(batch, keeps_all, choose, backward)
             self.why = self._chosen.why or self.why
             return computed
-        with FlopCounterMode(display=False) as counter:  # the first batch is computed densely, and counted
+        with _Operations() as counted:  # the first batch is computed densely, and counted
             computed = self.dense(batch, keeps_all, choose, backward)
-        self._decide(counter.get_total_flops())
+        self._decide(counted.total)
         return computed
 
     def _decide(self, operations: int) -> None:
@@ -63,6 +64,21 @@ class AutoEngine:
         if self.why is None:
             self._chosen = make_engine("rows", self.model, self.score, {"verify_every": self._verify_every})
         log.info("engine auto runs %s: %s", "dense" if self.why else "rows", self.why or f"{operations:.0e} operations")
+
+
+class _Operations(TorchDispatchMode):
+    """Counts the floating-point operations of products and convolutions, where nearly all of them are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += count(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def _channels_last(x: Any) -> Any:

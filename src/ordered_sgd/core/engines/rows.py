@@ -8,6 +8,7 @@ done exactly for some rows runs the whole backward graph, and the reason is logg
 
 import logging
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.rows_check import first_difference, largest_difference
 from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
-from ordered_sgd.core.selection import select_rows
+from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.core.selection import agree, select_rows
 from ordered_sgd.errors import check_choice, message
 
 log = logging.getLogger("ordered_sgd")
@@ -44,6 +46,7 @@ class RowsEngine:
 
     def __init__(self, model: nn.Module, score: Score, *, batchnorm: str | None = None, verify_every: int = 0) -> None:
         check_choice("OrderedStep", "batchnorm", batchnorm, (None, "full-batch"), 'Pass batchnorm="full-batch".')
+        self.model = model
         self.dense = Dense(model, score)
         self.why: str | None = None
         self._batchnorm = batchnorm is not None
@@ -52,6 +55,11 @@ class RowsEngine:
         self._ran: set[str] = set()
         self._said: set[str] = set()
         self._broken = False
+        self._graphs = 0
+        self._buffers = Buffers(model)
+        # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
+        recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
+        self._recurrent = bool(recurrent) and nn.LSTM not in recurrent
         self._score: Any = torch.compile(_with_code_of_its_own(score), backend=self._backend())
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
@@ -59,13 +67,25 @@ class RowsEngine:
         if keeps_all or self._broken:
             return self.dense(batch, keeps_all, choose, backward)
         _mark_batch(batch)
+        device = device_of(self.model)
+        random, saved, graphs = random_state(device), self._buffers.save(), self._graphs
         try:
-            losses, correct = self._score(batch)
+            with torch._dynamo.config.patch(allow_rnn=True) if self._recurrent else nullcontext():
+                losses, correct = self._score(batch)
         except Exception as error:
             if not _from_compiler(error):
                 raise
-            self._broken = True
-            self._say(f"the model could not be compiled ({_first_line(error)})")
+            self._give_up(f"the model could not be compiled ({_first_line(error)})")
+        if not self._broken and self._graphs > graphs:  # a new graph: its losses must be those of the model itself
+            self._rewind(random, saved, device)
+            with torch.no_grad():
+                expected = self.dense.score(batch).losses
+            if not agree(losses, expected):
+                self._give_up("the compiled model gives other losses")
+            self._rewind(random, saved, device)
+            losses, correct = self._score(batch)  # once more, since buffers were written after the first time
+        if self._broken:
+            self._rewind(random, saved, device)
             return self.dense(batch, keeps_all, choose, backward)
         self._ran.clear()
         values = losses.detach()
@@ -80,6 +100,14 @@ class RowsEngine:
         if not self._ran:
             self._say("the model could not be traced")
         return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense")
+
+    def _give_up(self, reason: str) -> None:
+        self._broken = True
+        self._say(reason)
+
+    def _rewind(self, random: list[Tensor], saved: Saved, device: torch.device) -> None:
+        restore_random_state(random, device)
+        self._buffers.load(saved)
 
     def _say(self, reason: str, *, warn: bool = False) -> None:
         self.why = reason
@@ -100,6 +128,7 @@ class RowsEngine:
             return forward, backward
 
         def compile_forward(graph: fx.GraphModule, inputs: Any) -> Any:
+            self._graphs += 1
             return _boxed(graph.forward)
 
         def compile_backward(graph: fx.GraphModule, inputs: Any) -> Any:
@@ -122,12 +151,28 @@ class _BackwardOfRows:
         if plan.reason is None and self._must_check():
             self._check(arguments, rows)
         self.calls += 1
-        if plan.reason is not None:
+        reason = plan.reason
+        if reason is None and self._reaches_others(arguments, rows):
+            reason = "samples influence each other in a part that is not traced"
+        if reason is not None:
             engine._ran.add("dense")
-            engine._say(plan.reason)
+            engine._say(reason)
             return self.graph(*arguments)
         engine._ran.add("rows")
         return self.of_rows(arguments, rows)
+
+    def _reaches_others(self, arguments: Any, rows: Tensor) -> bool:
+        """Whether a gradient comes in for a sample that was not chosen, as after a coupling outside this graph."""
+        for i in self.plan.tangents:
+            place = self.plan.arguments[i]
+            if not isinstance(place, Rows):
+                continue
+            values = {symbol: _read(arguments, where) for symbol, where in self.plan.symbols.items()}
+            a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+            split = arguments[i].unflatten(place.dim, (a, -1, b))
+            if bool(split.index_fill(place.dim + 1, rows, 0).any()):
+                return True
+        return False
 
     def of_rows(self, arguments: Any, rows: Tensor) -> list[Any]:
         """The results of the backward graph run on the rows alone."""

@@ -181,6 +181,11 @@ def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, Rows]
     return places
 
 
+def _through_tuple(node: fx.Node) -> list[fx.Node]:
+    """The node, or what an operator with several results was computed from."""
+    return node.all_input_nodes if isinstance(node.meta.get("val"), tuple | list) else [node]
+
+
 _VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "_reshape_alias")
 
 
@@ -188,7 +193,8 @@ def _inherited(
     node: fx.Node, value: Tensor, dim: int, factor: sympy.Expr, places: dict[fx.Node, Rows], symbol: sympy.Symbol
 ) -> sympy.Expr | None:
     """The factor before the batch in dimension `dim` of the node's value, as its inputs tell; None if they do not."""
-    sources = [arg for arg in node.all_input_nodes if arg in places]
+    inputs = [arg for part in node.all_input_nodes for arg in _through_tuple(part)]
+    sources = [arg for arg in inputs if arg in places]
     kind = _name(node).removeprefix("aten.").partition(".")[0]
     if kind in _VIEWS and sources:
         source = sources[0].meta["val"]

@@ -17,7 +17,7 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._none = next(model.buffers(), None) is None
-        self._versions: dict[Tensor, int] | None = None
+        self._versions: dict[Tensor, int] = {}
         # torch's kernels update running statistics without counting a version
         norms = (module for module in model.modules() if isinstance(module, _NormBase))
         self._changing = {buffer for norm in norms for buffer in norm.buffers()}
@@ -27,19 +27,23 @@ class Buffers:
         if self._none:
             return []
         buffers = list(self.model.buffers())
-        if self._versions is not None:
-            self._changing |= {b for b in buffers if b._version != self._versions.get(b, -1)}
-        saved = [(b, b.clone()) for b in buffers if self._versions is None or b in self._changing]
+        self._learn(buffers)
+        saved = [(b, b.clone()) for b in buffers if not self._versions or b in self._changing]
         self._versions = {b: b._version for b in buffers}
         return saved
 
     @torch.no_grad()
     def load(self, saved: Saved, where: Tensor | None = None) -> None:
         """Put the copies back; with `where`, a 0-dim flag on the device, only if it is set."""
+        self._learn([buffer for buffer, _ in saved])
         for buffer, copy in saved:
+            if where is None and buffer.device.type == "cpu" and torch.equal(buffer, copy):
+                continue  # writing would tell autograd that a saved tensor has changed
             buffer.copy_(copy if where is None else torch.where(where > 0, copy, buffer))
-        if self._versions is not None:  # writing counts as a change: forget that it was ours
-            self._versions.update((buffer, buffer._version) for buffer, _ in saved)
+            self._versions[buffer] = buffer._version  # this change was ours
+
+    def _learn(self, buffers: list[Tensor]) -> None:
+        self._changing |= {b for b in buffers if b._version != self._versions.get(b, b._version)}
 
 
 def random_state(device: torch.device) -> list[Tensor]:

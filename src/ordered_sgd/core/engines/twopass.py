@@ -2,10 +2,12 @@
 
 The second pass sees only the chosen samples, so its result is the one-liner's only if samples do not influence each
 other and the two passes draw the same random numbers. Both are looked after: random numbers of the first pass (dropout
-masks) are kept and their chosen rows used again, and the losses of the second pass are compared with the scores.
+masks) are kept and their chosen rows used again; on the first batch the gradient of a part is compared with the dense
+one, and in every step the losses of the second pass with the scores.
 """
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -13,16 +15,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.engines.dense import Dense
-from ordered_sgd.core.engines.state import Buffers, random_state, restore_random_state
+from ordered_sgd.core.engines.rows_check import largest_difference
+from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree, select_rows
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
 log = logging.getLogger("ordered_sgd")
+
+TOLERANCE = 1e-3  # of the gradient on the first batch: rounding stays below 1e-4, couplings start near 1e-2
 
 
 class TwoPassEngine:
@@ -64,12 +70,15 @@ class TwoPassEngine:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
         self._random = True  # until a scoring pass has drawn nothing
         self._coupled = False
+        self._checked = False
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
+        if not (keeps_all or self._checked):
+            self._check(batch)
         if keeps_all or self._coupled:
             return self.dense(batch, keeps_all, choose, backward)
-        device = _device(batch)
+        device = device_of(self.model)
         before, saved = random_state(device), self._buffers.save()
         drawn = _Drawn()
         losses, correct = self._scored(batch, drawn, device)
@@ -83,7 +92,7 @@ class TwoPassEngine:
             with drawn.again(rows, losses.shape[0]) if drawn.values else nullcontext():
                 kept = self.score(take(batch, rows, losses.shape[0])).losses
             if self._compares and not agree(kept, losses.index_select(0, rows)):
-                self._give_up(batch, rows, losses.shape[0])
+                self._give_up(_first_difference(self.model, self.score, batch, rows, losses.shape[0]))
                 kept = None
         if kept is None:
             engine = "dense"
@@ -115,14 +124,74 @@ class TwoPassEngine:
             return self._scored(batch, drawn, device)
         return scored
 
-    def _give_up(self, batch: Any, rows: Tensor, s: int) -> None:
+    def _check(self, batch: Any) -> None:
+        """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
+        self._checked = True
+        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
+        if norms and not self._subset:
+            self._give_up(f"{type(norms[0]).__name__} in training")
+            return
+        if not self._compares:
+            return
+        device = device_of(self.model)
+        random, saved = random_state(device), self._buffers.save()
+        try:
+            for model in (_without_zeros(self.model), nullcontext()):
+                with model:
+                    error, rows, s = self._largest_error(batch, random, saved, device)
+                restore_random_state(random, device)
+                self._buffers.load(saved)
+                if error is not None:
+                    break
+            self._checked = error is not None  # a batch that is not finite tells nothing: look at the next one
+            if error is not None and error > TOLERANCE:
+                self._give_up(_first_difference(self.model, self.score, batch, rows, s))
+        except (RuntimeError, IndexError, ValueError) as error:
+            self._coupled = True
+            self.why = f"the chosen samples cannot be run by themselves ({str(error).splitlines()[0][:120]})"
+            log.info("engine twopass runs the whole batch: %s", self.why)
+        finally:
+            restore_random_state(random, device)
+            self._buffers.load(saved)
+
+    def _largest_error(
+        self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device
+    ) -> tuple[float | None, Tensor, int]:
+        """How far the gradient of every other sample is from the dense one, for random weights."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        drawn = _Drawn()
+        with drawn:
+            losses = self.score(batch).losses
+        s = losses.shape[0]
+        rows = torch.arange(0, s, 2, device=losses.device)
+        weights = torch.rand(rows.shape, generator=torch.Generator().manual_seed(0)).to(losses) + 0.5
+        dense = torch.autograd.grad(losses.index_select(0, rows), parameters, weights, allow_unused=True)
+        restore_random_state(random, device)
+        self._buffers.load(saved)
+        with drawn.again(rows, s):
+            kept = self.score(take(batch, rows, s)).losses
+        found = torch.autograd.grad(kept, parameters, weights, allow_unused=True)
+        return largest_difference(found, dense)[0], rows, s
+
+    def _give_up(self, where: str) -> None:
         self._coupled = True
-        where = _first_difference(self.model, self.score, batch, rows, s)
         self.why = f"samples influence each other in {where}"
         log.info("engine twopass runs the whole batch: %s", self.why)
         remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
         text = message("OrderedStep", "samples", "not influence each other for engine twopass", self.why, remedy)
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, stacklevel=5)
+
+
+# Operators that only draw. Others that may draw, such as attention with dropout, compute from samples as well: they are
+# not replayed, and the comparison tells if that matters.
+_DRAWS = re.compile(
+    r"aten\.(native_dropout|bernoulli|rand|randn|randint|normal|uniform|exponential|geometric|cauchy|log_normal|random)"
+    r"(_like)?_?(\.|$)"
+)
+
+
+def _draws(func: Any) -> bool:
+    return _DRAWS.match(str(func)) is not None
 
 
 class _Drawn(TorchDispatchMode):
@@ -135,7 +204,7 @@ class _Drawn(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func):
             self.any_random = True
             # an in-place draw returns its own argument, which may be changed later
             self.values.append(tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, result))
@@ -152,7 +221,7 @@ class _Again(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _draws(func):
             return func(*args, **kwargs)
         recorded = next(self.values, None)
         if recorded is None:
@@ -193,9 +262,20 @@ def take(batch: Any, rows: Tensor, s: int) -> Any:
     return taken
 
 
-def _device(batch: Any) -> torch.device:
-    tensors = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+@contextmanager
+def _without_zeros(model: nn.Module) -> Iterator[None]:
+    """Zero entries of the parameters are replaced inside: a scale that is still zero would hide a coupling."""
+    generator = torch.Generator().manual_seed(1)
+    kept = [(p, p.detach().clone()) for p in model.parameters() if p.is_floating_point() and bool((p == 0).any())]
+    try:
+        with torch.no_grad():
+            for p, _ in kept:
+                p.masked_scatter_(p == 0, torch.rand(p.shape, generator=generator).to(p) + 0.5)
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in kept:
+                p.copy_(value)
 
 
 @contextmanager
