@@ -71,6 +71,11 @@ class AdaptiveQ:
             raise ArgumentError(message(self.where, "the rule's q", f"be an int from 1 to s = {s}", repr(q), remedy))
         return q
 
+    @property
+    def counts_answers(self) -> bool:
+        """Whether the rule wants to know how many answers are right."""
+        return self.rule is not None and self.rule.needs == "accuracy"
+
     def observe(self, losses: Tensor, correct: Tensor | None) -> None:
         """Add a batch (detached losses; the number of right answers, if it can be counted) to the epoch's sums."""
         need = None if self.rule is None else self.rule.needs

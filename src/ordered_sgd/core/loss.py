@@ -134,6 +134,11 @@ class OrderedLoss(nn.Module):
         return self._adaptive.end_epoch(accuracy)
 
     @property
+    def counts_answers(self) -> bool:
+        """Whether the rule wants to know how many answers are right."""
+        return self._adaptive.counts_answers
+
+    @property
     def q(self) -> int | None:
         """The present q for a full batch; None before the first one."""
         return self._adaptive.q

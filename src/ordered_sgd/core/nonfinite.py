@@ -47,9 +47,9 @@ class Verdict:
         return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
 
 
-def inspect_losses(losses: Tensor, mean_loss: Tensor, step: int, *, at_once: bool) -> Verdict:
-    """The verdict on detached losses and their mean: read now, or left on the device when not `at_once`."""
-    if at_once and math.isfinite(mean_loss.item()):
+def inspect_losses(losses: Tensor, step: int, *, at_once: bool) -> Verdict:
+    """The verdict on detached losses: read now, or left on the device when not `at_once`."""
+    if at_once and math.isfinite(losses.sum().item()):
         return _FINE  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
     found, position = bad.any(), bad.to(torch.uint8).argmax().view(1)

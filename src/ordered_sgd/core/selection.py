@@ -104,6 +104,17 @@ def mean(values: Tensor) -> Tensor:
     return widen(values).mean()
 
 
+def row_weights(losses: Tensor, rows: Tensor | None, q: int) -> Tensor:
+    """1/q at the chosen rows (None: all) and zero elsewhere: the gradient of their mean with respect to the losses."""
+    if rows is None or rows.shape[0] == losses.shape[0]:
+        return torch.full_like(losses, 1 / q)
+    if losses.device.type == "cpu" and losses.dtype == torch.float32:
+        weights = np.zeros(losses.shape[0], dtype=np.float32)
+        weights[rows.numpy()] = 1 / q
+        return torch.from_numpy(weights)
+    return torch.zeros_like(losses).index_fill_(0, rows, 1 / q)
+
+
 def widen(values: Tensor) -> Tensor:
     """The values in float32 if they have fewer bits, else as they are."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.core.engines import Computed, Scored
+from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, make_engine
 from ordered_sgd.core.engines.state import Buffers
 from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
-from ordered_sgd.core.selection import mean, mean_of_rows
+from ordered_sgd.core.selection import mean, mean_of_rows, row_weights
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
 
@@ -23,32 +24,41 @@ __all__ = ["ENGINES", "OrderedStep", "StepRecord"]
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What one update did. Tensors are detached and stay on the device: making a record waits for nothing.
+    """What one update did. Tensors are detached and stay on the device: a record waits for nothing.
 
     Parameters
     ----------
-    ordered_loss
-        Mean of the kept losses: what was minimised. NaN when the update was skipped.
-    mean_loss
-        Plain mean over the batch: what people compare.
     q, count
-        Samples kept, and samples in the batch.
-    correct
-        Right answers in the batch, where outputs (s, C) and integer targets allow to count them.
+        Samples kept (0 when the update was skipped), and samples in the batch.
     engine
         How the gradient was computed: an engine's name, or ``"micro-batches"``.
     losses, rows
         All losses, shape (s,), and the kept positions, ascending.
     """
 
-    ordered_loss: Tensor
-    mean_loss: Tensor
     q: int
     count: int
-    correct: Tensor | None
     engine: str
     losses: Tensor = field(repr=False)
     rows: Tensor = field(repr=False)
+    _correct: Correct = field(repr=False)
+    _bad: Tensor | None = field(repr=False)
+
+    @property
+    def ordered_loss(self) -> Tensor:
+        """Mean of the kept losses: what was minimised. NaN when the update was skipped."""
+        mean = mean_of_rows(self.losses, self.rows)
+        return mean if self._bad is None else torch.where(self._bad > 0, torch.nan, mean)
+
+    @property
+    def mean_loss(self) -> Tensor:
+        """Plain mean over the batch: what people compare."""
+        return mean(self.losses)
+
+    @property
+    def correct(self) -> Tensor | None:
+        """Right answers in the batch, where outputs (s, C) and integer targets (s,) allow to count them."""
+        return counted(self._correct)
 
 
 class OrderedStep:
@@ -204,13 +214,15 @@ class OrderedStep:
     def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
         x, y, sample_weight = batch
         outputs = self.forward(self.model, x)
-        return Scored(self.loss.per_sample(outputs, y, sample_weight=sample_weight), count_correct(outputs, y))
+        losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
+        if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
+            return Scored(losses, count_correct(outputs, y))
+        return Scored(losses, partial(count_correct, outputs.detach(), y))  # counted if somebody asks
 
     def _choose(self, losses: Tensor) -> Tensor | None:
         """Line 4, or None if a loss is seen not to be finite."""
         at_once = _reads_are_free(losses)
-        self._mean = mean(losses)
-        self._verdict = inspect_losses(losses, self._mean, self.steps, at_once=at_once)
+        self._verdict = inspect_losses(losses, self.steps, at_once=at_once)
         if at_once and self._verdict.error() is not None:
             return None
         self.loss.see(losses.shape[0])
@@ -227,10 +239,7 @@ class OrderedStep:
 
     def _backward(self, losses: Tensor, rows: Tensor | None, q: int) -> None:
         """Line 5: the gradient of the mean over q, given to the losses themselves instead of through a graph for it."""
-        if rows is None or rows.shape[0] == losses.shape[0]:
-            weights = torch.full_like(losses, 1 / q)
-        else:
-            weights = torch.zeros_like(losses).index_fill_(0, rows, 1 / q)
+        weights = row_weights(losses, rows, q)
         if self.scaler is not None:
             weights = self.scaler.scale(weights)
         torch.autograd.backward(losses, weights)
@@ -256,20 +265,8 @@ class OrderedStep:
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
-            self.loss.observe(losses, correct)
-        ordered_loss = self._mean if rows.shape[0] == losses.shape[0] else mean_of_rows(losses, rows)
-        if self._verdict.bad is not None:
-            ordered_loss = torch.where(self._verdict.bad > 0, torch.nan, ordered_loss)
-        return StepRecord(
-            ordered_loss=ordered_loss,
-            mean_loss=self._mean,
-            q=rows.shape[0],
-            count=losses.shape[0],
-            correct=correct,
-            engine=engine,
-            losses=losses,
-            rows=rows,
-        )
+            self.loss.observe(losses, counted(correct) if self.loss.counts_answers else None)
+        return StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
 
     def _raise_late(self) -> None:
         """Raise for a loss of the last step that was not finite, once it is known."""

@@ -17,12 +17,20 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+# How many answers are right, or a function that counts them when somebody asks; None where they cannot be counted.
+Correct = Tensor | Callable[[], Tensor | None] | None
+
+
+def counted(correct: Correct) -> Tensor | None:
+    """The number of right answers, counted now if need be."""
+    return correct() if callable(correct) else correct
+
 
 class Scored(NamedTuple):
-    """Losses of a batch with their graph, and how many answers are right (None where that cannot be counted)."""
+    """Losses of a batch with their graph, and how many answers are right."""
 
     losses: Tensor
-    correct: Tensor | None
+    correct: Correct
 
 
 class Computed(NamedTuple):
@@ -33,7 +41,7 @@ class Computed(NamedTuple):
 
     losses: Tensor
     rows: Tensor | None
-    correct: Tensor | None
+    correct: Correct
     engine: str
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored
+from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored, counted
 from ordered_sgd.core.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree
 from ordered_sgd.errors import ArgumentError, message
@@ -65,7 +65,7 @@ def two_passes(batches: Sequence[Any], buffers: Buffers, score: Score, choose: C
 
 
 def _join(scored: Sequence[Scored]) -> Scored:
-    counts = [part.correct for part in scored if part.correct is not None]
+    counts = [count for part in scored if (count := counted(part.correct)) is not None]
     correct = torch.stack(counts).sum() if len(counts) == len(scored) else None
     return Scored(torch.cat([part.losses for part in scored]), correct)
 

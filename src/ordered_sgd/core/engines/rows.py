@@ -168,9 +168,9 @@ class _BackwardOfRows:
             if not isinstance(place, Rows):
                 continue
             values = {symbol: _read(arguments, where) for symbol, where in self.plan.symbols.items()}
-            a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
-            split = arguments[i].unflatten(place.dim, (a, -1, b))
-            if bool(split.index_fill(place.dim + 1, rows, 0).any()):
+            a, b = _factors(place, values)
+            split = arguments[i] if a == b == 1 else arguments[i].unflatten(place.dim, (a, -1, b))
+            if bool(split.index_fill(place.dim + (a != 1 or b != 1), rows, 0).any()):
                 return True
         return False
 
@@ -231,16 +231,16 @@ class _BackwardOfRows:
 
 def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
     """The chosen rows of a tensor, in the memory layout that it has."""
-    if place.a == 1 and place.b == 1:
+    a, b = _factors(place, values)
+    if a == b == 1:
         return select_rows(tensor, place.dim, rows)
-    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
     split = tensor.unflatten(place.dim, (a, s, b))
     return select_rows(split, place.dim + 1, rows).flatten(place.dim, place.dim + 2)
 
 
 def scatter(part: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
     """The gradient of the whole batch: that of the rows, and zero elsewhere."""
-    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    a, b = _factors(place, values)
     split = part.unflatten(place.dim, (a, -1, b)).narrow(place.dim + 1, 0, rows.shape[0])
     shape = list(split.shape)
     shape[place.dim + 1] = s
@@ -249,7 +249,7 @@ def scatter(part: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, i
 
 
 def _only_first(part: Tensor, place: Rows, values: dict[Any, int]) -> Tensor:
-    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    a, b = _factors(place, values)
     part = part.unflatten(place.dim, (a, 2, b)).clone()
     part.select(place.dim + 1, 1).zero_()
     return part.flatten(place.dim, place.dim + 2)
@@ -281,6 +281,14 @@ def _disturbed(arguments: Any, plan: Plan, rows: Tensor, s: int) -> list[Any]:
             noise = torch.rand(argument.shape, generator=generator).to(argument) + 0.5
             changed[i] = torch.where(argument == 0, noise, argument)
     return changed
+
+
+def _factors(place: Rows, values: dict[Any, int]) -> tuple[int, int]:
+    """What stands before and after the batch in its dimension, as numbers."""
+    if place.a == 1 and place.b == 1:
+        return 1, 1
+    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    return a, b
 
 
 def _read(arguments: Any, where: tuple[int, int | None]) -> int:
