@@ -76,6 +76,8 @@ def resolve_q(q: float, s: int, where: str = "resolve_q") -> int:
     >>> resolve_q(16, 64), resolve_q(0.25, 64), resolve_q(100, 64), resolve_q(0.01, 64)
     (16, 16, 64, 1)
     """
+    if type(q) is int and q >= 1:
+        return min(q, s)
     checked = check_q(q, where)
     if isinstance(checked, int):
         return min(checked, s)

@@ -38,7 +38,9 @@ def select_top_q(losses: Tensor, q: float) -> Tensor:
     >>> select_top_q(torch.ones(8), q=0.25)
     tensor([0, 1])
     """
-    values = check_losses(losses, "select_top_q").detach()
+    values = check_losses(losses, "select_top_q")
+    if values.requires_grad:
+        values = values.detach()
     return top_rows(values, resolve_q(q, values.shape[0], "select_top_q"))
 
 
@@ -82,6 +84,8 @@ def random_rows(s: int, q: int, generator: torch.Generator) -> Tensor:
 
 def check_losses(losses: Tensor, where: str, remedy: str = 'Build the criterion with reduction="none".') -> Tensor:
     """The losses as shape (s,), or one clear error; (s, 1) is squeezed."""
+    if type(losses) is Tensor and losses.dim() == 1 and losses.dtype is torch.float32 and losses.shape[0] > 0:
+        return losses  # the usual case first: on 64 losses every check counts
     rule = "be one loss per sample, shape (s,)"
     if not isinstance(losses, Tensor):
         raise ArgumentError(message(where, "losses", rule, type(losses).__name__, "Pass a torch tensor."))
@@ -151,11 +155,11 @@ def top_rows(values: Tensor, q: int) -> Tensor:
     s = values.shape[0]
     if q >= s:
         return torch.arange(s, device=values.device)
-    if values.device.type != "cpu" or torch.compiler.is_compiling():
+    if not values.is_cpu or torch.compiler.is_compiling():
         return _top_rows_torch(values, q)
     try:
-        array = widen(values).resolve_neg().numpy()  # NumPy has no bfloat16 and is slow on float16; the order stays
-    except RuntimeError:  # a tensor without memory of its own: inside torch.func, or fake
+        array = widen(values).numpy()  # NumPy has no bfloat16 and is slow on float16; the order stays
+    except RuntimeError:  # a tensor without plain memory of its own: inside torch.func, fake, or negated when read
         return _top_rows_torch(values, q)
     return torch.from_numpy(_top_rows_numpy(array, q))
 
@@ -171,8 +175,11 @@ def _top_rows_numpy(values: np.ndarray, q: int) -> np.ndarray:
     """The same on the CPU, faster: a stable sort for a usual batch, a partition for a large one."""
     s = values.shape[0]
     if s < _SORT_BELOW:
-        # reversed, so that an ascending stable sort puts the lower index of equal values last
-        rows: np.ndarray = s - 1 - values[::-1].argsort(kind="stable")[s - q :]
+        order: np.ndarray = (-values).argsort(kind="stable")
+        smallest = values[order[-1]]
+        if smallest != smallest:  # NaN sorts last, but ranks as the largest: sort the reversed array upwards instead
+            order = np.flip(s - 1 - values[::-1].argsort(kind="stable")).copy()
+        rows = order[:q]
         rows.sort()
         return rows
     threshold = np.partition(values, s - q)[s - q]  # the q-th largest; NaN sorts last, as the largest
