@@ -69,3 +69,28 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
+
+
+def step_bench_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown tables of the speed-ups, one for each number of threads: a line for each model and step, a column per q."""
+    parts = []
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        own = [row for row in rows if row["threads"] == threads]
+        qs = sorted({row["q"] for row in own}, reverse=True)
+        s = own[0]["s"]
+        heads = ["q = s" if q == s else f"s/{s // q}" for q in qs]
+        lines = [
+            f"| {threads} thread{'s' * (threads > 1)} | step | {' | '.join(heads)} |",
+            "| --- " * (len(qs) + 2) + "|",
+        ]
+        for model, name in dict.fromkeys((row["model"], row["row"]) for row in own if row["row"] != "sgd"):
+            cells = {row["q"]: row for row in own if (row["model"], row["row"]) == (model, name)}
+            values = [_cell(cells[q], name) if q in cells else "" for q in qs]
+            lines.append(f"| {model} | {_LABELS.get(name, name)} | {' | '.join(values)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    other = f" ({row['ran']})" if row["ran"] not in ("", name) and name != "auto" else ""
+    return f"{row['speedup']:.2f}{other}"
