@@ -72,7 +72,7 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def step_bench_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown tables of the speed-ups, one for each number of threads: a line for each model and step, a column per q."""
+    """Markdown tables of the speed-ups, one for each number of threads: a line for each model and step."""
     parts = []
     for threads in dict.fromkeys(row["threads"] for row in rows):
         own = [row for row in rows if row["threads"] == threads]
