@@ -154,8 +154,9 @@ def main() -> None:
         ("ordered, best rate", "SGD, best rate"),
     ]:
         console.print(in_words(runs, one, other), highlight=False, soft_wrap=True)
-    table = Table(title=f"digits, {arguments.seeds} seeds, {arguments.epochs} epochs: mean (std) at the last epoch")
-    for column in ("method", "test error %", "lowest", "rates", "cross-ent.", "q", "ms/epoch"):
+    size = f"{arguments.seeds} seeds, {arguments.epochs} epochs"
+    table = Table(title=f"digits, {size}: test error (std), cross-entropy (CE)")
+    for column in ("method", "error %", "lowest", "rate", "CE", "q", "ms"):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in runs[0]:
         rows = [run[name] for run in runs]
