@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from ordered_sgd.errors import ArgumentError, MissingExtraError, OrderedSGDError, check_choice, require
+from ordered_sgd.errors import ArgumentError, MissingExtraError, OrderedSGDError, check_choice, require, warn
 
 
 def test_a_missing_extra_names_the_command_that_brings_it() -> None:
@@ -37,3 +37,9 @@ def test_argument_errors_are_caught_as_value_and_as_type_errors() -> None:
 def test_a_value_far_from_every_choice_gets_the_first_as_advice() -> None:
     with pytest.raises(ArgumentError, match=r"test: engine must be one of dense, rows; got 7. Use engine='dense' when"):
         check_choice("test", "engine", 7, ("dense", "rows"))
+
+
+def test_a_warning_points_at_the_line_of_the_user() -> None:
+    with pytest.warns(UserWarning, match="look here") as caught:
+        warn("look here")
+    assert caught[0].filename == __file__

@@ -6,6 +6,8 @@ remedy.
 
 import difflib
 import importlib
+import sys
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -33,6 +35,17 @@ def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
     'ordered_mean: q must be at least 1; got 0. Use q=1 for the largest loss alone.'
     """
     return f"{where}: {name} must {rule}; got {got}. {remedy}"
+
+
+def warn(text: str) -> None:
+    """Warn at the line of the user's that led here: the innermost one outside this package and torch."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("ordered_sgd", "torch", "None"):
+            break
+        level += 1
+    warnings.warn(text, stacklevel=level)
 
 
 def require(module: str, *, extra: str, where: str) -> ModuleType:

@@ -1,6 +1,5 @@
 """Micro-batches: the q largest of all of them, with the memory of one."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored, counted
 from ordered_sgd.core.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, message, warn
 
 
 def one_pass(batches: Sequence[Any], s: int, score: Score, choose: Choose, backward: Backward) -> Computed:
@@ -74,4 +73,4 @@ def _warn_of_other_losses() -> None:
     remedy = "Draw from torch's default generators, or pass one batch instead of micro-batches."
     got = "other losses for the chosen samples"
     rule = "give the same losses when it is run again"
-    warnings.warn(message("OrderedStep", "the model", rule, got, remedy), stacklevel=5)
+    warn(message("OrderedStep", "the model", rule, got, remedy))

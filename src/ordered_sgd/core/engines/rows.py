@@ -7,7 +7,6 @@ done exactly for some rows runs the whole backward graph, and the reason is logg
 """
 
 import logging
-import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -24,6 +23,7 @@ from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree, select_rows
 from ordered_sgd.errors import check_choice, message
+from ordered_sgd.errors import warn as warn_user
 
 log = logging.getLogger("ordered_sgd")
 
@@ -118,7 +118,7 @@ class RowsEngine:
         if warn:
             remedy = 'Use engine="dense" to silence this.'
             text = message("OrderedStep", "samples", "not influence each other for engine rows", reason, remedy)
-            warnings.warn(text, stacklevel=2)
+            warn_user(text)
 
     def _backend(self) -> Any:
         def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -8,7 +8,6 @@ one, and in every step the losses of the second pass with the scores.
 
 import logging
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -19,12 +18,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ordered_sgd.core.engines import Backward, Choose, Computed, Score
+from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored
 from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.rows_check import largest_difference
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree, select_rows
-from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.errors import ArgumentError, check_choice, message, warn
 
 log = logging.getLogger("ordered_sgd")
 
@@ -81,7 +80,7 @@ class TwoPassEngine:
         device = device_of(self.model)
         before, saved = random_state(device), self._buffers.save()
         drawn = _Drawn()
-        losses, correct = self._scored(batch, drawn, device)
+        losses, correct = self._scored(batch, drawn, saved, device)
         rows = choose(losses)
         if rows is None:
             return Computed(losses, None, correct, "twopass")
@@ -103,25 +102,27 @@ class TwoPassEngine:
         self._buffers.load(changed)  # after the backward, which may have saved them
         return Computed(losses, rows, correct, engine)
 
-    def _scored(self, batch: Any, drawn: "_Drawn", device: torch.device) -> Any:
+    def _scored(self, batch: Any, drawn: "_Drawn", saved: Saved, device: torch.device) -> Scored:
+        """The losses without a graph; what is drawn on the way is kept in `drawn` if it is to be used again."""
+        watching, state = self._replay and self._random, torch.get_rng_state()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self._scoring == "eval":
                 stack.enter_context(_evaluating(self.model))
             if self._score_dtype is not None:
                 stack.enter_context(torch.autocast(device.type, dtype=self._score_dtype))
-            if self._replay and self._random:
+            if watching:
                 stack.enter_context(drawn)
-            state = torch.get_rng_state() if not self._random else None
             scored = self.score(batch)
         torch.clear_autocast_cache()  # it holds weights that were cast without a graph
-        if state is None:
-            self._random = drawn.any_random
-        elif not torch.equal(state, torch.get_rng_state()):
+        if watching:
+            self._random = bool(drawn.values)
+        elif self._replay and not torch.equal(state, torch.get_rng_state()):
             # randomness appeared that the first steps did not have: watch from now on, and score again
             self._random = True
             torch.set_rng_state(state)
-            return self._scored(batch, drawn, device)
+            self._buffers.load(saved)
+            return self._scored(batch, drawn, saved, device)
         return scored
 
     def _check(self, batch: Any) -> None:
@@ -179,7 +180,7 @@ class TwoPassEngine:
         log.info("engine twopass runs the whole batch: %s", self.why)
         remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
         text = message("OrderedStep", "samples", "not influence each other for engine twopass", self.why, remedy)
-        warnings.warn(text, stacklevel=5)
+        warn(text)
 
 
 # Operators that only draw. Others that may draw, such as attention with dropout, compute from samples as well: they are
@@ -200,12 +201,10 @@ class _Drawn(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.values: list[Any] = []
-        self.any_random = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _draws(func):
-            self.any_random = True
             # an in-place draw returns its own argument, which may be changed later
             self.values.append(tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, result))
         return result
