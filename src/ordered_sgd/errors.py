@@ -24,6 +24,10 @@ class NonFiniteLossError(OrderedSGDError, ArithmeticError):
     """A loss is NaN or infinite."""
 
 
+class DataError(OrderedSGDError, ValueError):
+    """A data file is missing, damaged or not what it claims to be; the message names the file and the reason."""
+
+
 class MissingExtraError(OrderedSGDError, ImportError):
     """A package of an extra is not installed."""
 

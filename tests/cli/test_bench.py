@@ -18,13 +18,25 @@ from ordered_sgd.errors import ArgumentError
 def cell(row: str, q: int, **given: Any) -> StepRow:
     values = {"speedup": 1.5, "of_limit_a": 0.9, "of_limit_b": 0.8, "saved_bytes": 2**20, "peak_bytes": 30 * 2**20}
     spread = {"low": 0.9, "high": 1.1, "speedup_low": 1.4, "speedup_high": 1.6, "compile_seconds": 0.0}
-    fixed = {"model": "mlp", "threads": 1, "s": 64, "q": q, "row": row, "ran": row, "why": "", "seconds": 1.0}
+    fixed = {
+        "model": "mlp",
+        "threads": 1,
+        "s": 64,
+        "q": q,
+        "row": row,
+        "ran": row,
+        "why": "",
+        "seconds": 1.0,
+        "rounds": 2,
+    }
     return StepRow(**{**fixed, **spread, **values, **given})
 
 
-def columns(plan: Plan, tick: Any) -> Iterator[list[StepRow]]:
+def columns(plan: Plan, tick: Any, known: Any) -> Iterator[list[StepRow]]:
     """Three columns without measuring, the third interrupted."""
     for q in (64, 32):
+        if ("mlp", 1, q) in known:
+            continue
         tick()
         limit = {"ran": "", "low": None, "high": None, "speedup_low": None, "speedup_high": None, "saved_bytes": None}
         yield [
@@ -54,7 +66,7 @@ def test_a_small_measurement_writes_a_table_json_and_a_figure(tmp_path: Path) ->
     assert "logistic, 1 thread: speed-up" in done.stdout
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["b.json", "b.png", "b.svg"]
     document = json.loads((tmp_path / "new" / "b.json").read_text())
-    assert document["plan"]["qs"] == [4]
+    assert {(row["q"], row["rounds"]) for row in document["rows"]} == {(4, 2)}
     assert {row["row"] for row in document["rows"]} >= {"sgd", "dense", "rows", "twopass", "auto", "limit-a"}
     assert "torch" in document["machine"]
 
@@ -81,7 +93,7 @@ def test_without_matplotlib_the_numbers_are_there(tmp_path: Path, monkeypatch: p
 
 
 def test_the_tables_show_speed_limits_what_ran_and_costs() -> None:
-    measuring = columns(Plan(["mlp"]), lambda: None)
+    measuring = columns(Plan(["mlp"]), lambda: None, set())
     rows = [asdict(row) for _ in range(2) for row in next(measuring)]
     speed = {line["step"]: line["q = 32"] for line in speed_table(rows)}
     assert speed == {
@@ -125,3 +137,56 @@ def test_the_files_are_named_without_the_suffix_that_was_given(tmp_path: Path) -
     done = run(*small, "--json", "--out", str(tmp_path / "b.json"))
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "b.png", "b.svg"]
+
+
+@pytest.mark.usefixtures("_without_measuring")
+def test_a_second_run_measures_only_what_the_first_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = ("--models", "mlp", "--threads", "1", "--out", str(tmp_path / "b"))
+    run(*out)
+    document = tmp_path / "b.json"
+    first = json.loads(document.read_text())
+    first["rows"] = [{**row, "speedup": 7.0} for row in first["rows"] if row["q"] == 64]
+    document.write_text(json.dumps(first))
+    run(*out, "--resume")
+    speeds = {row["q"]: row["speedup"] for row in json.loads(document.read_text())["rows"] if row["row"] == "rows"}
+    assert speeds == {64: 7.0, 32: 1.5}
+
+
+@pytest.mark.usefixtures("_without_measuring")
+def test_a_run_of_another_machine_or_batch_size_is_not_continued(tmp_path: Path) -> None:
+    out = ("--models", "mlp", "--threads", "1", "--out", str(tmp_path / "b"))
+    run(*out)
+    text = (tmp_path / "b.json").read_text()
+    assert "others in" in str(run(*out, "--resume", "--s", "32", "--q", "8").exception)
+    (tmp_path / "b.json").write_text(text.replace('"torch": "', '"torch": "0.'))
+    assert "continue with the same s, machine and versions" in str(run(*out, "--resume").exception)
+    (tmp_path / "b.json").write_text('{"rows": []}')
+    assert "must be a record of osgd bench step" in str(run(*out, "--resume").exception)
+
+
+@pytest.mark.usefixtures("_without_measuring")
+def test_a_page_gets_the_tables_and_the_chart_of_a_record(tmp_path: Path) -> None:
+    run("--models", "mlp", "--threads", "1", "--out", str(tmp_path / "b"))
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n<!-- bench-step -->\nold\n<!-- /bench-step -->\nAfter.\n")
+    for _ in range(2):  # and again: what is there is replaced
+        done = CliRunner().invoke(command, ["page", str(tmp_path / "b.json"), str(page)])
+        assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert text.startswith("Before.\n<!-- bench-step -->\n\n")
+    assert text.endswith("<!-- /bench-step -->\nAfter.\n")
+    assert "| mlp | rows | 1.50 | 1.50 |" in text
+    assert "| mlp | twopass | s/2 | 1.00 | ? | 0.0 |" in text
+    assert "medians of 2 rounds" in text
+    assert "old" not in text
+    assert (tmp_path / "page.svg").exists()
+
+
+def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Nothing here.\n")
+    record = tmp_path / "b.json"
+    record.write_text(json.dumps({"machine": {"torch": "2"}, "rows": [asdict(cell("rows", 64))]}))
+    done = CliRunner().invoke(command, ["page", str(record), str(page)])
+    assert "the page must hold <!-- bench-step -->" in str(done.exception)
+    assert page.read_text() == "Nothing here.\n"

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from ordered_sgd.report.step_bench import step_bench_markdown
+from ordered_sgd.report.step_bench import step_bench_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -9,5 +9,5 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_figures_of_the_engine_page_are_those_of_its_record() -> None:
     record = json.loads((DOCS / "records" / "bench-step.json").read_text())
     page = (DOCS / "engines.md").read_text()
-    shown = page.partition("<!-- bench-step -->")[2].partition("<!-- /bench-step -->")[0].strip()
-    assert shown == step_bench_markdown(record["rows"])
+    assert page == step_bench_page(page, record, "engines.svg")
+    assert (DOCS / "engines.svg").exists()

@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ from ordered_sgd.core.step import ENGINES
 
 LIMIT_A, LIMIT_B = "limit-a", "limit-b"
 
-_SHORTEST = 0.01  # seconds of one measurement: shorter steps are repeated within it
+# Seconds of one measurement: shorter steps are repeated within it, as in training, and so find their own caches warm.
+_SHORTEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class StepRow:
         SGD's median over them.
     of_limit_a, of_limit_b
         The limit's seconds over these: 1 is at the limit.
+    rounds
+        Measurements of which it is the median.
     saved_bytes, peak_bytes, compile_seconds
         See :class:`ordered_sgd.bench.probe.Probe`; None where it was not asked for.
     """
@@ -66,6 +69,7 @@ class StepRow:
     speedup_high: float | None
     of_limit_a: float
     of_limit_b: float
+    rounds: int
     saved_bytes: int | None = None
     peak_bytes: int | None = None
     compile_seconds: float | None = None
@@ -112,10 +116,12 @@ class Plan:
         return rounds + (len(self.models) * len(kinds) if self.probe else 0)
 
 
-def measure(plan: Plan, tick: Callable[[], object] = lambda: None) -> Iterator[list[StepRow]]:
+def measure(
+    plan: Plan, tick: Callable[[], object] = lambda: None, known: Set[tuple[str, int, int]] = frozenset()
+) -> Iterator[list[StepRow]]:
     """The rows of the comparison, a column (one model, number of threads and q) at a time.
 
-    `tick` is called when a round or a probe is over, outside what is timed.
+    `tick` is called when a round or a probe is over, outside what is timed; columns that are known are left out.
 
     Examples
     --------
@@ -128,10 +134,13 @@ def measure(plan: Plan, tick: Callable[[], object] = lambda: None) -> Iterator[l
     try:
         for threads in plan.threads:
             for model in plan.models:
+                qs = [q for q in plan.qs if (model, threads, q) not in known]
+                if not qs:
+                    continue
                 torch.set_num_threads(threads)
                 _forget_compiled()
                 subjects = Subjects(WORKLOADS[model], s=plan.s)
-                for q in plan.qs:
+                for q in qs:
                     found = _probes(plan, probes, model, q, tick) if plan.probe else {}
                     yield _column(plan, model, subjects, q, found, tick)
     finally:
@@ -179,6 +188,7 @@ def _column(
             speedup_high=sgd / timing.low if spread else None,
             of_limit_a=limits[LIMIT_A] / timing.median,
             of_limit_b=limits[LIMIT_B] / timing.median,
+            rounds=plan.rounds,
             saved_bytes=None if costs is None else costs.saved_bytes,
             peak_bytes=None if costs is None else costs.peak_bytes,
             compile_seconds=None if costs is None else costs.compile_seconds,

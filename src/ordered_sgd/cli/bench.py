@@ -1,7 +1,7 @@
 """`osgd bench`: what is measured on this machine."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ def command() -> None:
 @click.option("--threads", type=Counts(), default=None, help="Numbers of threads, e.g. 1,2; one and all if not given.")
 @click.option("--rounds", type=int, default=11, show_default=True, help="Measurements of each step.")
 @click.option("--probe/--no-probe", default=True, help="Saved bytes, peak memory and compile seconds, or only speed.")
+@click.option("--resume", is_flag=True, help="Keep what the JSON file of --out holds, and measure the rest.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -49,6 +50,7 @@ def step(
     threads: tuple[int, ...] | None,
     rounds: int,
     probe: bool,
+    resume: bool,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -57,23 +59,22 @@ def step(
     Compares the engines with plain SGD (the same model in its best layout, fused optimizer), with Selective Backprop,
     and with two limits: limit-a = forward of s without a graph + SGD step of q; limit-b = forward of s with a graph +
     backward of q + update. All are measured in turn in one run. Writes JSON as it goes, and a bar chart as PNG and SVG
-    at the end; Ctrl-C keeps what is there. Keep the machine quiet.
+    at the end; Ctrl-C keeps what is there, and --resume goes on from it. Keep the machine quiet.
     """
     from ordered_sgd.bench.step import machine
 
     plan = _plan(models, s, qs, threads, rounds, probe)
-    rows: list[StepRow] = []
     out = out.with_suffix("") if out.suffix in (".json", ".png", ".svg") else out
     document = out.with_name(out.name + ".json")
+    table = _kept(document, s) if resume else []
     interrupted = False
     try:
-        for column in _with_progress(plan):
-            rows += column
-            _write(document, {"machine": machine(), "plan": asdict(plan), "rows": [asdict(row) for row in rows]})
+        for column in _with_progress(plan, {(row["model"], row["threads"], row["q"]) for row in table}):
+            table += [asdict(row) for row in column]
+            _write(document, {"machine": machine(), "rows": table})
     except KeyboardInterrupt:
         interrupted = True
-    if rows:
-        table = [asdict(row) for row in rows]
+    if table:
         _show(table, as_json)
         _draw(table, out)
         click.echo(f"written: {document}", err=True)
@@ -111,7 +112,53 @@ def _plan(
     return Plan(names, s=s, qs=qs or default_qs(s), threads=counts, rounds=rounds, probe=probe)
 
 
-def _with_progress(plan: "Plan") -> Iterable[list["StepRow"]]:
+def _kept(document: Path, s: int) -> list[dict[str, Any]]:
+    """The rows of an earlier run of the same kind, or none."""
+    if not document.exists():
+        return []
+    from ordered_sgd.bench.step import machine
+
+    earlier = read_record(document)
+    rows: list[dict[str, Any]] = earlier["rows"]
+    if earlier["machine"] != machine() or rows[0]["s"] != s:
+        remedy = "Name another file with --out, or leave --resume out."
+        rule = "continue with the same s, machine and versions"
+        raise ArgumentError(message("osgd bench", "--resume", rule, f"others in {document}", remedy))
+    return rows
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `osgd bench step` wrote."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+        if record["machine"] and record["rows"][0]["speedup"]:
+            return record
+    except (ValueError, KeyError, IndexError, TypeError):
+        pass
+    rule, remedy = "be a record of osgd bench step", "Run: osgd bench step"
+    raise ArgumentError(message("osgd bench", str(path), rule, "something else", remedy))
+
+
+@command.command(context_settings=_HELP)
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("page", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def page(record: Path, page: Path) -> None:
+    """Put the figures of a RECORD, written by `osgd bench step`, into a Markdown PAGE.
+
+    What stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables, and the bar chart is
+    written beside the page.
+    """
+    from ordered_sgd.report.step_bench import draw_step_bench, step_bench_page
+
+    found = read_record(record)
+    text = step_bench_page(page.read_text(), found, page.stem + ".svg")
+    drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
+    page.write_text(text)
+    for path in (*drawn, page):
+        click.echo(f"written: {path}", err=True)
+
+
+def _with_progress(plan: "Plan", known: Set[tuple[str, int, int]]) -> Iterable[list["StepRow"]]:
     """The columns as they are measured, with a bar on standard error that is drawn only between measurements."""
     from ordered_sgd.bench.step import measure
 
@@ -123,7 +170,7 @@ def _with_progress(plan: "Plan") -> Iterable[list["StepRow"]]:
             progress.advance(task)
             progress.refresh()  # by hand: a thread that refreshes would be measured too
 
-        for column in measure(plan, tick):
+        for column in measure(plan, tick, known):
             progress.update(task, description=f"{column[0].model}, q = {column[0].q}")
             yield column
 

@@ -86,8 +86,8 @@ class OrderedLoss(nn.Module):
             advice = "Give outputs and targets the same shape."
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, advice))
         losses = check_losses(losses, self._where)
+        inputs = _tensors_of(args, kwargs)
         # no set of sizes: torch.compile would take the batch size for a constant
-        inputs = [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
         if inputs and not any(a.shape[0] == losses.shape[0] for a in inputs):
             got = f"shape {tuple(losses.shape)} for a batch of {inputs[-1].shape[0]}"
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, remedy))
@@ -165,6 +165,13 @@ class OrderedLoss(nn.Module):
 
 
 _ONE_LOSS_EACH = "return one loss per sample, shape (s,)"
+
+
+def _tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The criterion's inputs with a first dimension; the usual outputs and targets without a search."""
+    if len(args) == 2 and not kwargs and all(type(a) is Tensor and a.dim() > 0 for a in args):
+        return list(args)
+    return [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
 
 
 def _leaves(tree: Any) -> list[Any]:

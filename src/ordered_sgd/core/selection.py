@@ -112,7 +112,7 @@ def row_weights(losses: Tensor, rows: Tensor | None, q: int) -> Tensor:
     """1/q at the chosen rows (None: all) and zero elsewhere: the gradient of their mean with respect to the losses."""
     if rows is None or rows.shape[0] == losses.shape[0]:
         return torch.full_like(losses, 1 / q)
-    if losses.device.type == "cpu" and losses.dtype == torch.float32:
+    if losses.is_cpu and losses.dtype == torch.float32:
         weights = np.zeros(losses.shape[0], dtype=np.float32)
         weights[rows.numpy()] = 1 / q
         return torch.from_numpy(weights)
@@ -139,6 +139,8 @@ def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:
 
 def select_rows(tensor: Tensor, dim: int, rows: Tensor) -> Tensor:
     """The chosen rows of a tensor, in the memory layout that it has: `index_select` would forget channels-last."""
+    if dim == 0 and tensor.dim() < 4 and tensor.is_contiguous():  # of four dimensions, it may be channels-last as well
+        return tensor.index_select(0, rows)
     s, shape, strides = tensor.shape[dim], tensor.shape, tensor.stride()
     row = tensor.numel() // max(s, 1)
     others = [(size - 1) * stride for d, (size, stride) in enumerate(zip(shape, strides, strict=True)) if d != dim]

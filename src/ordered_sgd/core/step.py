@@ -296,7 +296,7 @@ class OrderedStep:
 
 def _reads_are_free(losses: Tensor) -> bool:
     """Whether reading a number does not make the host wait for a queue of work."""
-    return losses.device.type == "cpu"
+    return losses.is_cpu
 
 
 def _call(model: nn.Module, x: Any) -> Any:

@@ -67,9 +67,9 @@ class PreActBlock(nn.Module):
 
     def __init__(self, before: int, after: int, *, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.norm1 = _norm(norm, before)
+        self.norm1 = norm_layer(norm, before)
         self.conv1 = nn.Conv2d(before, after, kernel_size=3, stride=stride, padding=1, bias=False)
-        self.norm2 = _norm(norm, after)
+        self.norm2 = norm_layer(norm, after)
         self.conv2 = nn.Conv2d(after, after, kernel_size=3, padding=1, bias=False)
         self.shortcut: nn.Conv2d | None = None
         if stride != 1 or before != after:
@@ -88,7 +88,8 @@ def _stage(before: int, after: int, *, stride: int, norm: Norm) -> nn.Sequential
     return nn.Sequential(first, PreActBlock(after, after, stride=1, norm=norm))
 
 
-def _norm(norm: Norm, channels: int) -> nn.Module:
+def norm_layer(norm: Norm, channels: int) -> nn.Module:
+    """BatchNorm, or GroupNorm with up to so many groups as divide the channels."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)

@@ -20,14 +20,14 @@ def new_figure(columns: int, *, width: float = 4.0, height: float = 3.2) -> tupl
     return figure, axes
 
 
-def save(figure: Any, stem: Path) -> list[Path]:
+def save(figure: Any, stem: Path, suffixes: tuple[str, ...] = (".png", ".svg")) -> list[Path]:
     """The figure as PNG and SVG beside each other; the folder is made if it is missing."""
     matplotlib = require("matplotlib", extra="lab", where="osgd")
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
+    paths = [stem.with_name(stem.name + suffix) for suffix in suffixes]
     with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):
-        figure.savefig(paths[0], dpi=150)
-        figure.savefig(paths[1], metadata={"Date": None})
+        for path in paths:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.errors import require
+from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.report.figures import COLOURS, save
 
 _BARS = ("dense", "rows", "twopass", "auto", "selective-backprop")
@@ -16,15 +16,17 @@ _LABELS = {
 }
 
 
-def draw_step_bench(rows: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]:
+def draw_step_bench(
+    rows: Sequence[Mapping[str, Any]], stem: Path, suffixes: tuple[str, ...] = (".png", ".svg")
+) -> list[Path]:
     """PNG and SVG of the speed-ups, a panel for each model and number of threads, a group of bars for each q.
 
     Parameters
     ----------
     rows
         As `osgd bench step --json` prints them; whiskers are quartiles, short black lines the limits.
-    stem
-        The files without suffix.
+    stem, suffixes
+        The files without suffix, and which kinds.
     """
     models = list(dict.fromkeys(row["model"] for row in rows))
     threads = list(dict.fromkeys(row["threads"] for row in rows))
@@ -42,7 +44,7 @@ def draw_step_bench(rows: Sequence[Mapping[str, Any]], stem: Path) -> list[Path]
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False)
-    return save(figure, stem)
+    return save(figure, stem, suffixes)
 
 
 def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -69,6 +71,41 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
+
+
+BEGIN, END = "<!-- bench-step -->", "<!-- /bench-step -->"
+
+
+def step_bench_page(page: str, record: Mapping[str, Any], figure: str) -> str:
+    """The Markdown page with what stands between its two marks made anew from a record of `osgd bench step`."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        remedy = "Put the two marks where the tables belong."
+        raise ArgumentError(message("osgd bench", "the page", f"hold {BEGIN} and {END}", "none", remedy))
+    machine, rows = record["machine"], record["rows"]
+    rounds = sorted({row["rounds"] for row in rows})
+    how = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; medians of "
+    how += f"{rounds[0]} rounds." if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]} rounds."
+    picture = f"![Speed of a training step over SGD, for each model, engine and q]({figure})"
+    parts = [BEGIN, how, picture, step_bench_markdown(rows), step_costs_markdown(rows), END]
+    return before + "\n\n".join(part for part in parts if part) + after
+
+
+def step_costs_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of what a step costs besides its seconds, at the smallest q that was probed; may be empty."""
+    probed = [row for row in rows if row["saved_bytes"] is not None and row["row"] != "auto"]
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in probed):
+        own = [row for row in probed if row["model"] == model]
+        q = min(row["q"] for row in own)
+        for row in (row for row in own if row["q"] == q and row["threads"] == own[0]["threads"]):
+            peak = "?" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.1f}"
+            cells = [model, _LABELS.get(row["row"], row["row"]), f"s/{row['s'] // q}"]
+            cells += [f"{row['saved_bytes'] / 2**20:.2f}", peak, f"{row['compile_seconds']:.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    heads = "| model | step | q | MiB saved for the backward | MiB at the peak | seconds to compile |"
+    return "\n".join([heads, "| --- " * 6 + "|", *lines]) if lines else ""
 
 
 def step_bench_markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -233,6 +233,8 @@ def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, 
     """The chosen rows of a tensor, in the memory layout that it has."""
     a, b = _factors(place, values)
     if a == b == 1:
+        if not place.read:
+            return tensor.narrow(place.dim, 0, rows.shape[0])
         return select_rows(tensor, place.dim, rows)
     split = tensor.unflatten(place.dim, (a, s, b))
     return select_rows(split, place.dim + 1, rows).flatten(place.dim, place.dim + 2)
@@ -285,9 +287,7 @@ def _disturbed(arguments: Any, plan: Plan, rows: Tensor, s: int) -> list[Any]:
 
 def _factors(place: Rows, values: dict[Any, int]) -> tuple[int, int]:
     """What stands before and after the batch in its dimension, as numbers."""
-    if place.a == 1 and place.b == 1:
-        return 1, 1
-    a, b = (int(factor.subs(values)) for factor in (place.a, place.b))
+    a, b = (f if isinstance(f, int) else int(f.subs(values)) for f in (place.a, place.b))
     return a, b
 
 

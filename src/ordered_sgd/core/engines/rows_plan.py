@@ -8,7 +8,7 @@ Nothing is guessed from numbers: what is not certain ends in a reason to run the
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 # Operators that keep positions within the batch in what they save, by name: their kernels would read out of bounds.
 _POSITIONS = ("_embedding_bag", "embedding_bag")
+_POOL = "aten.max_pool2d_with_indices_backward"
 _BATCH_NORM = ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 
 
@@ -29,8 +30,9 @@ class Rows:
     """Where the batch is in a tensor: a dimension of size a * s * b, the batch between the two factors."""
 
     dim: int
-    a: sympy.Expr  # 1 when the batch is outermost
-    b: sympy.Expr  # 1 when it is innermost
+    a: int | sympy.Expr  # 1 when the batch is outermost
+    b: int | sympy.Expr  # 1 when it is innermost
+    read: bool = True  # False when the backward looks at the shape alone
 
 
 @dataclass
@@ -93,7 +95,8 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         value = node.meta["val"]
         if isinstance(value, Tensor):
             known = places.get(by_name.get(node.name, node))
-            arguments.append(_place(value, symbol, known, node.name))
+            place = _place(value, symbol, known, node.name)
+            arguments.append(place and replace(place, read=_is_read(node)))
         elif isinstance(value, torch.SymInt) and symbol in _expr(value).free_symbols:
             if symbol in sympy.simplify(_expr(value) / symbol).free_symbols:
                 raise NoPlanError(f"the size {_expr(value)} does not scale with the batch")
@@ -152,10 +155,20 @@ def _place(value: Tensor, symbol: sympy.Symbol, known: Rows | None, name: str) -
         raise NoPlanError(f"{name} carries the batch twice")
     factor = sympy.simplify(_expr(value.shape[dims[0]]) / symbol)
     if factor == 1:
-        return Rows(dims[0], sympy.Integer(1), sympy.Integer(1))
+        return Rows(dims[0], 1, 1)
     if known is None or known.dim != dims[0]:
         raise NoPlanError(f"the place of the batch in a dimension of {name} is not known")
-    return known
+    return Rows(known.dim, _plain(known.a), _plain(known.b))
+
+
+def _plain(factor: Any) -> Any:
+    """The factor as an int where it is a number: sympy is slow, and it is looked at in every step."""
+    return int(factor) if sympy.sympify(factor).is_Integer else factor
+
+
+def _is_read(node: fx.Node) -> bool:
+    """Whether the backward reads a saved tensor's values; what max-pooling was given is kept for its shape."""
+    return not all(_name(user) == _POOL and user.args[1] is node and node not in user.args[2:] for user in node.users)
 
 
 def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, Rows]:
@@ -204,7 +217,7 @@ def _inherited(
         whole = ratio.is_integer and sympy.simplify(factor / ratio).is_integer
         return ratio if whole else None
     if kind == "cat" and sources and len(node.all_input_nodes) == factor:
-        same = all(places.get(arg) == Rows(dim, sympy.Integer(1), sympy.Integer(1)) for arg in node.all_input_nodes)
+        same = all(places.get(arg) == Rows(dim, 1, 1) for arg in node.all_input_nodes)
         return factor if same else None
     if kind == "repeat":
         return None

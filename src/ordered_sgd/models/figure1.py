@@ -1,0 +1,49 @@
+"""The networks of Figure 1: binary classifiers of points in the plane."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ordered_sgd.errors import check_choice
+
+Panel = Literal["a", "b", "c", "d"]
+
+# Units of each hidden layer; none for the linear classifier. Appendix of the paper, "For 2-D illustrations".
+HIDDEN: dict[Panel, tuple[int, ...]] = {"a": (), "b": (), "c": (20, 20, 20), "d": (10, 10, 10)}
+
+
+class Figure1Network(nn.Module):
+    """One score per point, shape (s,): the point is of class 1 where it is positive, and the boundary where it is 0.
+
+    Panels (a) and (b) are linear; (c) and (d) have three hidden layers of 20 and 10 ReLU units. The paper's text gives
+    the loss, "(binary) cross entropy", but not the number of outputs. One is taken here, as in the paper's logistic
+    loss log(1 + exp(-y a)) of a score a: use
+    ``F.binary_cross_entropy_with_logits(scores, y.float(), reduction="none")`` with y in {0, 1}.
+    Two outputs under a softmax would have the same boundaries, of the difference of the two.
+
+    Parameters
+    ----------
+    panel
+        ``"a"``, ``"b"``, ``"c"`` or ``"d"``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Figure1Network("c")(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+
+    def __init__(self, panel: Panel) -> None:
+        super().__init__()
+        check_choice("Figure1Network", "panel", panel, tuple(HIDDEN))
+        layers: list[nn.Module] = []
+        width = 2  # a point's coordinates
+        for units in HIDDEN[panel]:
+            layers += [nn.Linear(width, units), nn.ReLU()]
+            width = units
+        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (s,) of points (s, 2)."""
+        scores: Tensor = self.layers(x)
+        return scores.squeeze(1)
