@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.core.selection import select_rows
+
 
 def new_optimizer(model: nn.Module) -> Optimizer:
     """Fused SGD with momentum, the fastest that torch has; a rate so small that random labels are never learnt."""
@@ -57,7 +59,7 @@ def selective_backprop_step(
         losses = criterion(model(x), y)
     rows = draw_by_rank(losses, keep=keep, generator=generator)
     optimizer.zero_grad()
-    kept = criterion(model(x.index_select(0, rows)), y.index_select(0, rows))
+    kept = criterion(model(select_rows(x, 0, rows)), y.index_select(0, rows))  # channels-last stays
     kept.mean().backward()
     optimizer.step()
     return rows

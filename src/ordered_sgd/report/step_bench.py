@@ -43,7 +43,7 @@ def draw_step_bench(
     handles = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2 + len(threads), frameon=False)
     return save(figure, stem, suffixes)
 
 
