@@ -28,10 +28,19 @@ _DOOR = {
     "ProximalSGD": "optim.proximal",
     "MirrorDescent": "optim.mirror",
 }
-_MODULES = ("errors", "rules", "order", "theory")  # reachable as ordered_sgd.<name> without an import of their own
+_MODULES = (
+    "errors",
+    "rules",
+    "order",
+    "theory",
+    "data",
+    "models",
+)  # reachable as ordered_sgd.<name> without an import of their own
 
 if TYPE_CHECKING:
+    from . import data as data
     from . import errors as errors
+    from . import models as models
     from . import order as order
     from . import rules as rules
     from . import theory as theory

@@ -28,6 +28,10 @@ class DataError(OrderedSGDError, ValueError):
     """A data file is missing, damaged or not what it claims to be; the message names the file and the reason."""
 
 
+class RecordError(OrderedSGDError):
+    """A record or a checkpoint cannot be read or written; what was recorded before is still there."""
+
+
 class MissingExtraError(OrderedSGDError, ImportError):
     """A package of an extra is not installed."""
 
@@ -44,11 +48,9 @@ def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
 def warn(text: str) -> None:
     """Warn at the line of the user's that led here: the innermost one outside this package and torch."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("ordered_sgd", "torch", "None"):
-            break
-        level += 1
+    ours = ("ordered_sgd", "torch", "None")
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ours:
+        frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 
 

@@ -74,6 +74,26 @@ TABLE = [
             (("fly",), "No such command 'fly'"),
         ),
     ),
+    Row(
+        "data",
+        works=("list",),
+        wrong=(
+            (("fetch",), "Missing argument 'NAME...'"),
+            (("fetch", "minst"), "osgd data: NAME must be one of semeion, mnist, "),
+            (("verify", "digits"), "osgd data: NAME must be one of semeion, mnist, "),
+            (("show", "cifar"), "got 'cifar'. Did you mean 'cifar10'?"),
+            (("show", "mnist", "--split", "valid"), "osgd data: --split must be one of train, test; got 'valid'."),
+            (("show", "mnist", "--n", "0"), "osgd data: --n must be between 1 and 200; got 0. Leave"),
+            (
+                ("show", "mnist", "--augment", "mixup"),
+                "--augment must be one of none, standard; got 'mixup'. The paper",
+            ),
+            (("show", "mnist", "--split", "test", "--augment", "standard"), "must be one of none; got 'standard'."),
+            (("show", "figure1a"), "osgd data: NAME must hold images; got samples of shape (2,). Run"),
+            (("show", "mnist", "--seed", "-1"), "-1 is not in the range x>=0"),
+            (("show",), "Missing argument 'NAME'"),
+        ),
+    ),
 ]
 all_commands = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
@@ -136,7 +156,8 @@ def test_a_wrong_call_gets_one_line_and_exit_code_2(
 def test_an_unknown_command_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("gama") == 2
     assert (
-        capsys.readouterr().err == "osgd: command must be one of gamma, q, bench; got 'gama'. Did you mean 'gamma'?\n"
+        capsys.readouterr().err
+        == "osgd: command must be one of gamma, q, bench, data; got 'gama'. Did you mean 'gamma'?\n"
     )
     assert run("fly") == 2
     assert "Run: osgd --help" in capsys.readouterr().err

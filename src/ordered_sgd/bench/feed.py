@@ -99,6 +99,7 @@ def measure_feed(
     *,
     s: int = 64,
     n: int | None = None,
+    threads: int = 1,
     rounds: int = 11,
     warmup: int = 2,
     inner: int = 20,
@@ -113,6 +114,8 @@ def measure_feed(
     s, n
         Batch size, and samples in all; as many as the published set when not given, because a small set is read from
         the processor's cache.
+    threads
+        Threads of torch's.
     rounds, warmup, inner
         Rounds that count, rounds before them, and batches in a measurement.
     tick
@@ -124,13 +127,17 @@ def measure_feed(
     >>> [row.row for row in rows]
     ['source', 'dataloader', 'source crop flip', 'dataloader pil crop flip']
     """
-    for shape in shapes:
-        feeds = _feeds(shape, s, n)
-        calls = {name: feed.__next__ for name, feed in feeds.items()}
-        if shape == "mnist":
-            calls[LENET] = _lenet_step(s)
-        seconds = interleave(_with_tick(calls, tick, inner), rounds=rounds, warmup=warmup, inner=inner)
-        yield [_row(shape, name, s, seconds) for name in calls]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for shape in shapes:
+            calls: dict[str, Callable[[], object]] = {name: feed.__next__ for name, feed in _feeds(shape, s, n).items()}
+            if shape == "mnist":
+                calls[LENET] = _lenet_step(s)
+            seconds = interleave(_with_tick(calls, tick, inner), rounds=rounds, warmup=warmup, inner=inner)
+            yield [_row(shape, name, s, seconds) for name in calls]
+    finally:
+        torch.set_num_threads(before)
 
 
 def _feeds(shape: str, s: int, n: int | None) -> dict[str, Iterator[Any]]:

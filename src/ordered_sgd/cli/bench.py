@@ -158,6 +158,35 @@ def page(record: Path, page: Path) -> None:
         click.echo(f"written: {path}", err=True)
 
 
+@command.command(context_settings=_HELP)
+@click.option("--s", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in a mini-batch.")
+@click.option("--rounds", type=click.IntRange(min=2), default=11, show_default=True, help="Measurements of each way.")
+@json_option
+def feed(s: int, rounds: int, as_json: bool) -> None:
+    """What a batch costs before the model sees it.
+
+    The batch source of this package against a DataLoader over tensors, and with random crops and flips against a
+    DataLoader over PIL images, in one process and thread; and both against a step of LeNet. Keep the machine quiet.
+    """
+    from ordered_sgd.bench.feed import SHAPES, measure_feed
+
+    rows = [asdict(row) for found in measure_feed(tuple(SHAPES), s=s, rounds=rounds) for row in found]
+    if as_json:
+        show(rows, title="", as_json=True)
+        return
+    table = [
+        {
+            "shape": row["shape"],
+            "fed by": row["row"],
+            "samples_per_second": f"{row['samples_per_second']:,.0f}",
+            "speed-up": "" if row["speedup"] is None else f"{row['speedup']:.1f}",
+            "of a LeNet step": "" if row["of_step"] is None else f"{100 * row['of_step']:.2f} %",
+        }
+        for row in rows
+    ]
+    show(table, title="speed-up over the DataLoader that does the same", as_json=False)
+
+
 def _with_progress(plan: "Plan", known: Set[tuple[str, int, int]]) -> Iterable[list["StepRow"]]:
     """The columns as they are measured, with a bar on standard error that is drawn only between measurements."""
     from ordered_sgd.bench.step import measure

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, two_passes
-from ordered_sgd.core.engines.choose import ENGINES, make_engine
+from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
 from ordered_sgd.core.engines.state import Buffers
 from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
@@ -192,12 +192,15 @@ class OrderedStep:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""
-        return {"loss": self.loss.state_dict(), "steps": self.steps}
+        operations = self._engine.operations if isinstance(self._engine, AutoEngine) else None
+        return {"loss": self.loss.state_dict(), "steps": self.steps, "operations": operations}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.loss.load_state_dict(state["loss"])
         self.steps = state["steps"]
+        if state.get("operations") is not None and isinstance(self._engine, AutoEngine):
+            self._engine.decide(state["operations"])  # not anew: the next step must be the one that would have come
         self._verdict = Verdict()  # of a step that has been undone
 
     def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]]) -> Computed:

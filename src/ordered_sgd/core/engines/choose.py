@@ -39,6 +39,7 @@ class AutoEngine:
         self.why: str | None = None
         self._channels_last = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._chosen: Engine | None = None
+        self.operations: int | None = None  # of the first step in which a choice was possible
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
@@ -52,10 +53,12 @@ class AutoEngine:
             return computed
         with _Operations() as counted:  # the first batch is computed densely, and counted
             computed = self.dense(batch, keeps_all, choose, backward)
-        self._decide(counted.total)
+        self.decide(counted.total)
         return computed
 
-    def _decide(self, operations: int) -> None:
+    def decide(self, operations: int) -> None:
+        """Settle on an engine by the floating-point operations of a step."""
+        self.operations = operations
         if any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules()):
             self.why = "BatchNorm in training couples the samples"
         elif operations < ROWS_FROM:

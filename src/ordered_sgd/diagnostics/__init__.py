@@ -1,0 +1,1 @@
+"""What training did to a model, beyond its error."""

@@ -1,0 +1,84 @@
+"""Whether a classifier's probabilities mean what they say: cross-entropy, temperature scaling, calibration error."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special
+
+from ordered_sgd.errors import ArgumentError, message
+
+Array = NDArray[np.float64]
+
+
+def cross_entropy(scores: ArrayLike, y: ArrayLike, *, temperature: float = 1.0) -> float:
+    """Mean of -log p(y) with p the softmax of scores / temperature.
+
+    Parameters
+    ----------
+    scores
+        Class scores, shape (n, classes).
+    y
+        Class numbers, shape (n,).
+    temperature
+        Above 1 it makes a model less sure of itself.
+
+    Examples
+    --------
+    >>> round(cross_entropy([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 4)  # log 2
+    0.6931
+    """
+    scores, labels = _checked("cross_entropy", scores, y)
+    logs = special.log_softmax(scores / temperature, axis=1)
+    return float(-logs[np.arange(len(labels)), labels].mean())
+
+
+def best_temperature(scores: ArrayLike, y: ArrayLike) -> float:
+    """The temperature with the least cross-entropy (Guo et al., 2017), between 1/100 and 100.
+
+    Fit it on samples that are not the ones it is judged on.
+
+    >>> scores = np.log([[0.7, 0.3]] * 10)
+    >>> round(best_temperature(3 * scores, [0] * 7 + [1] * 3), 2)
+    3.0
+    """
+    scores, labels = _checked("best_temperature", scores, y)
+
+    def cost(log_temperature: float) -> float:
+        return cross_entropy(scores, labels, temperature=float(np.exp(log_temperature)))
+
+    # the cross-entropy is convex in 1 / temperature, and so has one minimum in its logarithm
+    found = optimize.minimize_scalar(cost, bounds=(-np.log(100), np.log(100)), method="bounded")
+    return float(np.exp(found.x))
+
+
+def calibration_error(scores: ArrayLike, y: ArrayLike, *, bins: int = 15, temperature: float = 1.0) -> float:
+    """Expected calibration error: how far confidence is from accuracy, averaged over bins of equal width.
+
+    ``sum over bins of (samples in it / n) * |accuracy - mean confidence|``, with the probability of the predicted
+    class as confidence.
+
+    >>> sure = np.array([[9.0, -9.0]] * 4)
+    >>> round(calibration_error(sure, [0, 0, 1, 1]), 3)
+    0.5
+    """
+    scores, labels = _checked("calibration_error", scores, y)
+    if bins < 1:
+        raise ArgumentError(message("calibration_error", "bins", "be at least 1", bins, "Use bins=15, as is usual."))
+    probabilities = special.softmax(scores / temperature, axis=1)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    gap = np.bincount(place, weights=right - confidence, minlength=bins)  # n_bin * (accuracy - confidence)
+    return float(np.abs(gap).sum() / len(labels))
+
+
+def _checked(where: str, scores: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(y)
+    if values.ndim != 2 or labels.shape != values.shape[:1] or len(labels) == 0:
+        got = f"shapes {values.shape} and {labels.shape}"
+        remedy = "Pass scores (n, classes) and labels (n,)."
+        raise ArgumentError(message(where, "scores and y", "hold one row and one label per sample", got, remedy))
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= values.shape[1]:
+        remedy = "Labels are the positions of the scores."
+        got = f"{labels.dtype} from {labels.min()} to {labels.max()}"
+        rule = f"be class numbers below {values.shape[1]}"
+        raise ArgumentError(message(where, "y", rule, got, remedy))
+    return values, labels.astype(np.int64)

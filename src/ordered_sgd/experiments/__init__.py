@@ -1,0 +1,1 @@
+"""Experiments: spec -> data -> model -> training -> records."""

@@ -1,0 +1,178 @@
+"""Records of runs in one SQLite file: append-only, safe when a process dies, and open to several at once."""
+
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import platformdirs
+
+from ordered_sgd import __version__
+from ordered_sgd.errors import RecordError, message
+from ordered_sgd.experiments.row import EpochRow
+from ordered_sgd.experiments.spec import ExperimentSpec
+
+WAIT = 60.0  # seconds for another process to finish writing
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY, spec TEXT NOT NULL, versions TEXT NOT NULL, finished INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS epochs (
+    run_id TEXT NOT NULL REFERENCES runs ON DELETE CASCADE, epoch INTEGER NOT NULL, numbers TEXT NOT NULL,
+    PRIMARY KEY (run_id, epoch));
+CREATE TABLE IF NOT EXISTS artifacts (
+    run_id TEXT NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, content BLOB NOT NULL,
+    PRIMARY KEY (run_id, name));
+"""
+
+
+class Run(NamedTuple):
+    """A recorded run: its spec, the versions it ran with, its epochs so far, and whether it is over."""
+
+    spec: ExperimentSpec
+    versions: dict[str, str]
+    rows: list[EpochRow]
+    finished: bool
+
+
+def home() -> Path:
+    """The folder of records: ``ORDERED_SGD_HOME``, else the platform's data folder. Read at every call."""
+    given = os.environ.get("ORDERED_SGD_HOME")
+    return Path(given).expanduser() if given else platformdirs.user_data_path("ordered-sgd")
+
+
+class Records:
+    """The runs recorded in a folder.
+
+    Parameters
+    ----------
+    folder
+        Where ``records.sqlite`` lies, or will; `home()` when not given.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> records = Records(Path(tempfile.mkdtemp()))
+    >>> spec = ExperimentSpec(epochs=2)
+    >>> records.begin(spec)
+    >>> records.add(spec, EpochRow(1, 64, 0.01))
+    >>> records.get(spec).rows[0].q
+    64
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = home() if folder is None else folder
+        self.path = self.folder / "records.sqlite"
+
+    def begin(self, spec: ExperimentSpec, *, again: bool = False) -> None:
+        """Note that a run starts or goes on; `again` forgets what an earlier one recorded."""
+        with self._open() as database:
+            if again:
+                database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
+            database.execute(
+                "INSERT OR IGNORE INTO runs (run_id, spec, versions) VALUES (?, ?, ?)",
+                (spec.run_id, spec.to_json(), json.dumps(versions())),
+            )
+
+    def add(self, spec: ExperimentSpec, row: EpochRow) -> None:
+        """Record an epoch; one that is there already stays as it is."""
+        numbers = json.dumps(asdict(row))
+        with self._open() as database:
+            database.execute("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", (spec.run_id, row.epoch, numbers))
+
+    def add_artifact(self, spec: ExperimentSpec, name: str, content: bytes) -> None:
+        """Record something that is not a number per epoch: a decision boundary, selection counts."""
+        with self._open() as database:
+            database.execute("INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?)", (spec.run_id, name, content))
+
+    def artifact(self, spec: ExperimentSpec, name: str) -> bytes | None:
+        """What `add_artifact` recorded under that name, or None."""
+        query = "SELECT content FROM artifacts WHERE run_id = ? AND name = ?"
+        with self._open() as database:
+            found = database.execute(query, (spec.run_id, name)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def finish(self, spec: ExperimentSpec) -> None:
+        """Note that a run is over."""
+        with self._open() as database:
+            database.execute("UPDATE runs SET finished = 1 WHERE run_id = ?", (spec.run_id,))
+
+    def get(self, spec: ExperimentSpec) -> Run | None:
+        """What is recorded of a spec, or None."""
+        return next(iter(self.runs(spec.run_id)), None)
+
+    def runs(self, run_id: str | None = None) -> list[Run]:
+        """All runs in the order in which they began, or the one with that id."""
+        if not self.path.exists():
+            return []
+        only, given = ("", ()) if run_id is None else (" WHERE run_id = ?", (run_id,))
+        with self._open() as database:
+            heads = database.execute(f"SELECT run_id, spec, versions, finished FROM runs{only} ORDER BY rowid", given)
+            found = {
+                head[0]: Run(ExperimentSpec.from_json(head[1]), json.loads(head[2]), [], bool(head[3]))
+                for head in heads
+            }
+            for owner, numbers in database.execute(f"SELECT run_id, numbers FROM epochs{only} ORDER BY epoch", given):
+                found[owner].rows.append(EpochRow(**json.loads(numbers)))
+        return list(found.values())
+
+    def remove(self, spec: ExperimentSpec) -> None:
+        """Forget a run and all that belongs to it."""
+        with self._open() as database:
+            database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
+
+    def export(self) -> list[dict[str, Any]]:
+        """One flat row per run and epoch, unique in run_id, spec, method, seed and epoch together."""
+        names = [field.name for field in fields(EpochRow)]
+        return [
+            {
+                "run_id": run.spec.run_id,
+                "spec": run.spec.to_json(),
+                "method": run.spec.method_name,
+                "seed": run.spec.seed,
+                **{name: getattr(row, name) for name in names},
+            }
+            for run in self.runs()
+            for row in run.rows
+        ]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection in a transaction of its own: all of it is written, or nothing."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self.path, timeout=WAIT)
+            try:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA foreign_keys = ON")
+                database.executescript(_TABLES)
+                with database:
+                    yield database
+            finally:
+                database.close()
+        except sqlite3.OperationalError as error:
+            remedy = "Free some space or set ORDERED_SGD_HOME to a folder that can be written."
+            raise RecordError(message("records", str(self.path), "be writable", error, remedy)) from error
+        except sqlite3.DatabaseError as error:
+            remedy = "Move it away to start anew; nothing was changed in it."
+            raise RecordError(message("records", str(self.path), "be a database of records", error, remedy)) from error
+        except OSError as error:
+            remedy = "Set ORDERED_SGD_HOME to a folder that can be written."
+            raise RecordError(message("records", str(self.folder), "be writable", error.strerror, remedy)) from error
+
+
+def versions() -> dict[str, str]:
+    """What numbers may depend on: the versions of this package and of those below it."""
+    found = {"ordered-sgd": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for name in ("torch", "numpy", "scipy", "scikit-learn"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,96 @@
+"""One run from its spec to its record: found, resumed or trained."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ordered_sgd.data import Dataset, load
+from ordered_sgd.errors import RecordError, message
+from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.experiments.records import Records, Run
+from ordered_sgd.experiments.row import EpochRow
+from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.experiments.train import Training
+
+EVERY = 30.0  # seconds between two checkpoints
+
+
+def run(
+    spec: ExperimentSpec,
+    records: Records,
+    *,
+    again: bool = False,
+    on_row: Callable[[EpochRow], object] = lambda row: None,
+    data: tuple[Dataset, Dataset] | None = None,
+    every: float = EVERY,
+) -> Run:
+    """The record of a spec: as it is when the run is over, else trained from its last checkpoint on.
+
+    Parameters
+    ----------
+    spec, records
+        What to run, and where it is recorded.
+    again
+        Run it again from its beginning even if it is there.
+    on_row
+        Called with every epoch that is trained now.
+    data
+        Training and test set, for data that no name stands for; else they are loaded by the spec.
+    every
+        Seconds between two checkpoints.
+    """
+    known = records.get(spec)
+    if known is not None and known.finished and not again:
+        return known
+    checkpoint = checkpoint_path(spec, records)
+    if again:
+        checkpoint.unlink(missing_ok=True)
+    training = Training(spec, *data_for(spec, data))
+    state = load_checkpoint(checkpoint)
+    if state is not None:
+        _check_same(state["spec"], spec, checkpoint)
+        training.load_state_dict(state)
+    records.begin(spec, again=again)
+    saved = time.monotonic()
+    for row in training.epochs():
+        if row is not None:
+            records.add(spec, row)
+            on_row(row)
+        if time.monotonic() - saved > every:
+            save_checkpoint(training.state_dict(), checkpoint)
+            saved = time.monotonic()
+    records.finish(spec)
+    checkpoint.unlink(missing_ok=True)
+    found = records.get(spec)
+    assert found is not None
+    return found
+
+
+def checkpoint_path(spec: ExperimentSpec, records: Records) -> Path:
+    """Where the checkpoint of a run lies while it is under way."""
+    return records.folder / "checkpoints" / f"{spec.run_id}.pt"
+
+
+def data_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> tuple[Dataset, Dataset]:
+    """The training set and the set that errors are taken on, as the spec cuts them.
+
+    `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
+    share by the seed, and the test set is not looked at.
+    """
+    train, test = given or (load(spec.data, partial=True), load(spec.data, "test", partial=True))
+    if spec.train_size is not None and spec.train_size < len(train):
+        train = train.take(np.random.default_rng(0).permutation(len(train))[: spec.train_size])
+    if spec.validation > 0:
+        order = np.random.default_rng(spec.seed).permutation(len(train))
+        cut = len(train) - max(1, round(spec.validation * len(train)))
+        train, test = train.take(order[:cut]), replace(train.take(order[cut:]), split="test")
+    return train, test
+
+
+def _check_same(saved: str, spec: ExperimentSpec, path: Path) -> None:
+    if saved != spec.to_json():
+        remedy = "Remove it: the run then starts from its beginning."
+        raise RecordError(message("checkpoint", str(path), "belong to this run", "another spec", remedy))

@@ -1,0 +1,165 @@
+"""`ExperimentSpec`: the only description of a run. The same spec gives the same numbers."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from ordered_sgd.data.protocol import KINDS, Kind
+from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.rules import RULES, check_q
+
+Method = Literal["sgd", "ordered", "random"]
+Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary"]
+METHODS: tuple[Method, ...] = ("sgd", "ordered", "random")
+LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary")
+OPTIMIZERS = ("sgd", "adam")
+ACCURACIES = ("epoch", "pass", "clean")
+
+Options = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class ExperimentSpec:
+    """What is trained, on what, and how; nothing that a result depends on stands elsewhere.
+
+    Parameters
+    ----------
+    data, augment
+        A name that `ordered_sgd.data.load` knows, or a file; and the kind of augmentation (`data.protocol`).
+    train_size, validation
+        Use so many training samples only (None: all); and hold out this share of them in place of the test set.
+    model, model_options
+        A name that `ordered_sgd.models.build` knows, and its options as pairs.
+    loss
+        ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` for Figure 1.
+    method
+        ``"ordered"``, plain ``"sgd"``, or ``"random"``: q samples at random along `path`.
+    q
+        Fixed number or share of samples; None for the rule.
+    rule, rule_options
+        Name of a rule of `ordered_sgd.rules`, the paper's being ``"AccuracyRule"``, and its options as pairs.
+    counts
+        The levels of the paper's rule are 32, 16, 8 and 4 whatever s is, as in the authors' scripts.
+    path
+        The (q, learning rate) of every epoch that the random control repeats from the ordered run.
+    s, epochs
+        Batch size, and passes over the training set.
+    optimizer, lr, momentum, nesterov, weight_decay
+        ``"sgd"`` or ``"adam"`` (torch's defaults, with this learning rate and weight decay).
+    drops
+        Epochs, from 1, at whose start the rate is divided by 10.
+    hidden_rule, hidden_factor
+        Multiply the rate once when training accuracy reaches 99.5 %, plain SGD's too, as the authors' scripts do: by
+        0.1, and by 0.5 in the one with random erasing.
+    accuracy
+        Training accuracy for the rules: counted in the ``"epoch"`` as it goes; in a second ``"pass"`` after it, in
+        training mode, which also refreshes BatchNorm's running statistics; or of ``"clean"`` images, neither augmented
+        nor mixed, in evaluation mode.
+    engine, batchnorm
+        Of `OrderedStep`.
+    threads
+        Of torch: sums depend on it in the last bits.
+    seed
+        Of initial weights, order, augmentation, dropout, and of the held-out share.
+    """
+
+    data: str = "digits"
+    augment: Kind = "none"
+    train_size: int | None = None
+    validation: float = 0.0
+    model: str = "logistic"
+    model_options: Options = ()
+    loss: Loss = "cross-entropy"
+    method: Method = "ordered"
+    q: float | None = None
+    rule: str = "AccuracyRule"
+    rule_options: Options = ()
+    counts: bool = False
+    path: tuple[tuple[int, float], ...] = ()
+    s: int = 64
+    epochs: int = 50
+    optimizer: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    drops: tuple[int, ...] = (10,)
+    hidden_rule: bool = False
+    hidden_factor: float = 0.1
+    accuracy: Literal["epoch", "pass", "clean"] = "epoch"
+    engine: str = "auto"
+    batchnorm: str | None = None
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        where = "ExperimentSpec"
+        choices: dict[str, tuple[Any, ...]] = {
+            "augment": KINDS,
+            "loss": LOSSES,
+            "method": METHODS,
+            "optimizer": OPTIMIZERS,
+            "accuracy": ACCURACIES,
+            "rule": tuple(rule.__name__ for rule in RULES),
+        }
+        for name, known in choices.items():
+            check_choice(where, name, getattr(self, name), known)
+        if self.q is not None:
+            check_q(self.q, where)
+        for name, least in (("s", 1), ("epochs", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                remedy = f"Leave it out for {type(self).__dataclass_fields__[name].default}."
+                raise ArgumentError(message(where, name, f"be at least {least}", getattr(self, name), remedy))
+        if not 0 <= self.validation < 1:
+            remedy = "Use validation=0.2 to hold out a fifth."
+            raise ArgumentError(message(where, "validation", "be a share in [0, 1)", self.validation, remedy))
+        if (self.method == "random") != bool(self.path):
+            remedy = "Take the path from the record of the ordered run."
+            rule = "be given for method='random', and for it alone"
+            raise ArgumentError(message(where, "path", rule, f"{len(self.path)} epochs of it", remedy))
+        if self.path and len(self.path) != self.epochs:
+            remedy = "Replay a run of the same length."
+            raise ArgumentError(message(where, "path", f"have {self.epochs} epochs", len(self.path), remedy))
+
+    @property
+    def run_id(self) -> str:
+        """A short name that no other spec has."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """The spec as one line of JSON, in which only what differs from the defaults is written."""
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {name: value for name, value in shown.items() if value != _DEFAULTS[name]}
+        return json.dumps(changed, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "ExperimentSpec":
+        """The spec that `to_json` wrote.
+
+        >>> spec = ExperimentSpec(data="mnist", model="lenet", model_options=(("hidden", 1024),), q=0.25)
+        >>> ExperimentSpec.from_json(spec.to_json()) == spec
+        True
+        """
+        return cls(**{name: _tuples(value) for name, value in json.loads(text).items()})
+
+    def but(self, **changes: Any) -> "ExperimentSpec":
+        """The same spec with some fields changed."""
+        return replace(self, **changes)
+
+    @property
+    def method_name(self) -> str:
+        """What a table calls it: ``"ordered"``, ``"ordered q=16"``, ``"ordered adam"``, ``"sgd"``, ``"random"``."""
+        words: list[str] = [self.method]
+        if self.optimizer == "adam":
+            words = ["adam"] if self.method == "sgd" else [self.method, "adam"]
+        if self.q is not None and self.method == "ordered":
+            words.append(f"q={self.q:g}")
+        return " ".join(words)
+
+
+_DEFAULTS = asdict(ExperimentSpec())
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,169 @@
+"""The one loop over epochs: data -> model -> ordered steps -> a row of numbers per epoch. It prints nothing."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ordered_sgd.core.step import OrderedStep
+from ordered_sgd.data.dataset import Dataset
+from ordered_sgd.data.protocol import Recipe, recipe
+from ordered_sgd.data.source import BatchSource
+from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.experiments.evaluate import criterion_for, scores_of, two_columns
+from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
+from ordered_sgd.experiments.row import EpochRow, epoch_row
+from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.models import build
+
+EVALUATE = 1000  # samples in a batch when nothing is learnt
+
+
+@dataclass
+class Training:
+    """A run under way: everything that a checkpoint must carry, and the loop."""
+
+    spec: ExperimentSpec
+    train_set: Dataset
+    test_set: Dataset
+    sums: dict[str, float] = field(default_factory=dict)  # over the batches of the present epoch
+    epoch: int = 1  # the present one
+    engine: str = ""  # that ran in the last batch
+    decayed: bool = False  # whether the hidden rule has fired
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        torch.set_num_threads(spec.threads)
+        torch.manual_seed(spec.seed)  # weights and dropout draw from torch's own generator
+        shape, classes = self.train_set.x.shape[1:], len(self.train_set.classes)
+        self.model = build(spec.model, shape, classes, **dict(spec.model_options))
+        changes = recipe(spec.data, spec.augment)
+        s = min(spec.s, len(self.train_set))
+        self.source = BatchSource.by_recipe(self.train_set, s, changes, rng=spec.seed)
+        self.test = _still(self.test_set, changes, spec.seed)
+        self.plain = _still(self.train_set, Recipe(changes.scaling), spec.seed)
+        self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None)
+        options: dict[str, Any] = {} if spec.batchnorm is None else {"batchnorm": spec.batchnorm}
+        self.step = OrderedStep(
+            self.model,
+            self.criterion,
+            _optimizer(spec, self.model),
+            rule=rule_for(spec),
+            selection="random" if spec.method == "random" else "top",
+            generator=torch.Generator().manual_seed(spec.seed),
+            engine=spec.engine,  # type: ignore[arg-type]  # checked by OrderedStep
+            **options,
+        )
+
+    def epochs(self) -> Iterator[EpochRow | None]:
+        """A row after every epoch, and None after every batch, when a checkpoint may be taken.
+
+        A loss that is not finite ends the run with a row that says so.
+        """
+        while self.epoch <= self.spec.epochs:
+            try:
+                yield from self._batches()
+            except NonFiniteLossError:
+                yield EpochRow(self.epoch, self.step.q or 0, self._rate(), diverged=True)
+                return
+            row = self._finish()
+            self.epoch, self.sums = self.epoch + 1, {}
+            yield row
+
+    def _batches(self) -> Iterator[None]:
+        for group in self.step.optimizer.param_groups:
+            group["lr"] = self._rate()
+        for x, y, _ in self.source:
+            start = time.perf_counter()
+            record = self.step(x, y)
+            seconds = time.perf_counter() - start
+            added = {
+                "seconds": seconds,
+                "samples": record.count,
+                "backpropagated": record.q,
+                "ordered_loss": float(record.ordered_loss) * record.q,
+                "loss": float(record.mean_loss) * record.count,
+                "correct": float(record.correct) if record.correct is not None else np.nan,
+            }
+            self.sums = {name: self.sums.get(name, 0.0) + value for name, value in added.items()}
+            self.engine = record.engine
+            yield None
+
+    def _finish(self) -> EpochRow:
+        """Accuracy, the rules, and the model over whole sets."""
+        spec, q, rate = self.spec, self.step.q or 0, self._rate()
+        counted = None if spec.accuracy == "clean" else self._accuracy()  # may refresh BatchNorm: before the scores
+        train = scores_of(self.model, self.plain, self.criterion)
+        accuracy = 1 - train.error / 100 if counted is None else counted
+        self.step.end_epoch(accuracy)
+        self.decayed = self.decayed or (spec.hidden_rule and accuracy >= HIDDEN_RULE_FROM)
+        test = scores_of(self.model, self.test, self.criterion)
+        return epoch_row(
+            self.epoch,
+            q=q,
+            s=self.source.s,
+            lr=rate,
+            engine=self.engine,
+            accuracy=accuracy,
+            sums=self.sums,
+            train=train,
+            test=test,
+        )
+
+    def _rate(self) -> float:
+        return learning_rate(self.spec, self.epoch, decayed=self.decayed)
+
+    def _accuracy(self) -> float:
+        """Training accuracy: counted during the epoch, or in another pass in training mode without learning."""
+        if self.spec.accuracy == "epoch" and not np.isnan(self.sums["correct"]):
+            return self.sums["correct"] / self.sums["samples"]
+        right = total = 0
+        with torch.no_grad():
+            for x, y, indices in self.source:
+                labels = y if y.dim() == 1 else torch.from_numpy(self.train_set.y[indices.cpu().numpy()])
+                right += int((two_columns(self.model(x)).argmax(1) == labels).sum())
+                total += len(labels)
+        return right / total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on."""
+        return {
+            "spec": self.spec.to_json(),
+            "epoch": self.epoch,
+            "sums": self.sums,
+            "decayed": self.decayed,
+            "engine": self.engine,
+            "model": self.model.state_dict(),
+            "optimizer": self.step.optimizer.state_dict(),
+            "step": self.step.state_dict(),
+            "source": self.source.state_dict(),
+            "test": self.test.state_dict(),  # Semeion's test images are augmented
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.epoch, self.sums = state["epoch"], dict(state["sums"])
+        self.decayed, self.engine = state["decayed"], state["engine"]
+        self.model.load_state_dict(state["model"])
+        self.step.optimizer.load_state_dict(state["optimizer"])
+        self.step.load_state_dict(state["step"])
+        self.source.load_state_dict(state["source"])
+        self.test.load_state_dict(state["test"])
+        torch.set_rng_state(state["random"])
+
+
+def _still(data: Dataset, changes: Recipe, seed: int) -> BatchSource:
+    """The set in its stored order, for evaluation."""
+    return BatchSource.by_recipe(data, min(EVALUATE, len(data)), changes, rng=seed, order="stored")
+
+
+def _optimizer(spec: ExperimentSpec, model: nn.Module) -> torch.optim.Optimizer:
+    if spec.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, fused=True)
+    momentum: dict[str, Any] = {"momentum": spec.momentum, "nesterov": spec.nesterov}
+    return torch.optim.SGD(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, fused=True, **momentum)

@@ -1,0 +1,49 @@
+"""How close the treatments of BatchNorm come to the one-liner's gradient, on real images and a real network."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd import OrderedStep
+from ordered_sgd.data import load
+from ordered_sgd.models import PreActResNet18
+
+CRITERION = nn.CrossEntropyLoss(reduction="none")
+TREATMENTS = {"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}}
+
+
+def gradient(model: nn.Module, engine: str, x: Tensor, y: Tensor, q: int) -> Tensor:
+    """What one step leaves in the parameters of a copy."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    record = OrderedStep(model, CRITERION, optimizer, q=q, engine=engine, **TREATMENTS.get(engine, {}))(x, y)
+    assert record.engine == engine
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_full_batch_statistics_are_closer_to_the_one_liner_than_those_of_the_subset(real_root: object) -> None:
+    torch.manual_seed(0)
+    images = load("cifar10", partial=True)
+    x, y = torch.from_numpy(images.x).float() / 255, torch.from_numpy(images.y)
+    model = PreActResNet18(width=0.25)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    batches = torch.randperm(len(x)).split(64)
+    for rows in batches[:100]:
+        optimizer.zero_grad()
+        CRITERION(model(x[rows]), y[rows]).mean().backward()
+        optimizer.step()
+    for q, least in ((32, 0.95), (16, 0.9), (8, 0.85)):
+        found: dict[str, list[float]] = {name: [] for name in TREATMENTS}
+        for rows in batches[100:104]:
+            dense = gradient(model, "dense", x[rows], y[rows], q)
+            for name in TREATMENTS:
+                other = gradient(model, name, x[rows], y[rows], q)
+                found[name].append(torch.cosine_similarity(dense, other, dim=0).item())
+        means = {name: sum(values) / len(values) for name, values in found.items()}
+        print(f"q = {q}: " + ", ".join(f"{name} {value:.3f}" for name, value in means.items()))
+        assert means["rows"] > means["twopass"]
+        assert means["rows"] > least

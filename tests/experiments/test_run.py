@@ -1,0 +1,201 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ordered_sgd.data import Dataset
+from ordered_sgd.errors import RecordError
+from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.experiments.records import Records
+from ordered_sgd.experiments.run import checkpoint_path, data_for, run
+from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.experiments.train import Training
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+
+
+def images(n: int = 200, side: int = 16, seed: int = 0) -> Dataset:
+    """Noise with a bright spot at a place that tells the class."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 80, (n, 1, side, side), dtype=np.uint8), np.arange(n) % 4
+    for image, label in zip(x, y, strict=True):
+        image[0, 4 * (label // 2) : 4 * (label // 2) + 4, 4 * (label % 2) : 4 * (label % 2) + 4] += 120
+    return Dataset(x, y.astype(np.int64), tuple("abcd"), "semeion")
+
+
+DATA = (images(), images(80, seed=1))
+SPECS = {
+    "dropout and rows": ExperimentSpec(
+        data="semeion", model="lenet", model_options=(("hidden", 64), ("dropout", 0.5)), q=0.25, epochs=3, s=32
+    ),
+    "augmentation and the rule": ExperimentSpec(data="semeion", augment="standard", epochs=3, s=32, lr=0.1),
+    "the scripts' accuracy and rate": ExperimentSpec(
+        data="semeion", epochs=3, s=32, lr=0.3, accuracy="pass", hidden_rule=True, loss="hinge-mean", counts=True
+    ),
+    "at random": ExperimentSpec(
+        data="semeion", epochs=3, s=32, method="random", path=((32, 0.1), (8, 0.1), (4, 0.01)), engine="dense"
+    ),
+    "adam": ExperimentSpec(data="semeion", epochs=3, s=32, optimizer="adam", engine="twopass", q=4),
+}
+
+
+def weights(training: Training) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in training.model.parameters()]
+
+
+def trained(spec: ExperimentSpec) -> tuple[list[torch.Tensor], list[Any]]:
+    training = Training(spec, *DATA)
+    rows = [row for row in training.epochs() if row is not None]
+    return weights(training), rows
+
+
+def timeless(row: Any) -> str:
+    return repr({**vars(row), "seconds": 0})
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_stopped_anywhere_and_resumed_it_ends_in_the_same_bits(name: str, tmp_path: Path) -> None:
+    spec = SPECS[name]
+    expected, rows = trained(spec)
+    for stop in (0, 5, 6, 7, 8, 16, 20):  # in the middle of an epoch, after its last batch, after its row
+        training = Training(spec, *DATA)
+        events = training.epochs()
+        seen = [event for _, event in zip(range(stop), events, strict=False) if event is not None]
+        save_checkpoint(training.state_dict(), tmp_path / "c.pt")
+        torch.manual_seed(123)
+        resumed = Training(spec, *DATA)
+        state = load_checkpoint(tmp_path / "c.pt")
+        assert state is not None
+        resumed.load_state_dict(state)
+        seen += [row for row in resumed.epochs() if row is not None]
+        assert all(torch.equal(a, b) for a, b in zip(weights(resumed), expected, strict=True)), stop
+        assert [timeless(row) for row in seen] == [timeless(row) for row in rows], stop
+
+
+def test_a_run_is_recorded_and_not_run_twice(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["augmentation and the rule"]
+    seen: list[int] = []
+    first = run(spec, records, data=DATA, on_row=lambda row: seen.append(row.epoch))
+    assert [row.epoch for row in first.rows] == seen == [1, 2, 3]
+    assert first.finished
+    assert run(spec, records, data=DATA, on_row=lambda row: seen.append(row.epoch)).rows == first.rows
+    assert seen == [1, 2, 3]
+    again = run(spec, records, data=DATA, again=True)
+    assert [timeless(row) for row in again.rows] == [timeless(row) for row in first.rows]
+    assert [row.seconds for row in again.rows] != [row.seconds for row in first.rows]
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_what_is_learnt_and_recorded_makes_sense() -> None:
+    _, rows = trained(SPECS["augmentation and the rule"].but(epochs=12, drops=(10,), augment="none"))
+    last = rows[-1]
+    assert last.test_error < 30
+    assert last.train_loss < rows[0].train_loss
+    assert last.ordered_risk >= last.train_loss
+    assert last.running_ordered_loss >= last.running_loss - 1e-6
+    assert last.samples == 200
+    assert last.backpropagated == sum(min(last.q, size) for size in (32,) * 6 + (8,))
+    assert [row.lr for row in rows] == [0.1] * 9 + [0.01] * 3
+    assert last.test_cross_entropy_scaled <= last.test_cross_entropy + 0.1
+
+
+def test_the_same_weights_and_order_for_every_method_of_a_seed() -> None:
+    sgd = trained(SPECS["augmentation and the rule"].but(method="sgd", epochs=1))[0]
+    ordered = trained(SPECS["augmentation and the rule"].but(epochs=1))[0]  # keeps all in its first epoch
+    assert all(torch.equal(a, b) for a, b in zip(sgd, ordered, strict=True))
+
+
+def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:
+    spec = SPECS["dropout and rows"].but(lr=1e12, epochs=3)
+    found = run(spec, Records(tmp_path), data=DATA)
+    assert found.finished
+    assert found.rows[-1].diverged
+    assert len(found.rows) < 4
+
+
+def test_sizes_and_held_out_shares() -> None:
+    train, test = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
+    assert (len(train), len(test), test.split) == (80, 20, "test")
+    again, _ = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
+    assert np.array_equal(train.x, again.x)
+    other, _ = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2, seed=1))
+    assert not np.array_equal(train.x, other.x)
+    whole, test = data_for(ExperimentSpec(data="digits"))
+    assert (len(whole), len(test)) == (1438, 359)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_records_stay(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["augmentation and the rule"]
+    records.begin(spec)
+    path = checkpoint_path(spec, records)
+    save_checkpoint(Training(spec, *DATA).state_dict(), path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"x" + whole[1:]):
+        path.write_bytes(damaged)
+        with pytest.raises(RecordError, match=r"must be a whole checkpoint; got .* Remove it"):
+            run(spec, records, data=DATA)
+    save_checkpoint(Training(spec.but(seed=9), *DATA).state_dict(), path)
+    with pytest.raises(RecordError, match="must belong to this run; got another spec"):
+        run(spec, records, data=DATA)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_said_and_leaves_the_old_one(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint({"epoch": 1}, path)
+
+    def full(state: Any, file: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(RecordError, match=r"must be writable; got No space left on device. Free some space"):
+        save_checkpoint({"epoch": 2}, path)
+    monkeypatch.undo()
+    assert load_checkpoint(path) == {"epoch": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from ordered_sgd.experiments.records import Records
+from ordered_sgd.experiments.run import run
+from ordered_sgd.experiments.spec import ExperimentSpec
+run(ExperimentSpec.from_json(sys.argv[1]), Records(Path(sys.argv[2])), every=0.02)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_it_ends_in_the_same_record(tmp_path: Path) -> None:
+    spec = ExperimentSpec(data="digits", model="logistic", epochs=60, lr=0.1, drops=(10,))
+    expected = run(spec, Records(tmp_path / "whole"))
+    records, rng, kills = Records(tmp_path / "killed"), random.Random(0), 0
+    command = [sys.executable, "-c", SCRIPT, spec.to_json(), str(records.folder)]
+    while kills < 20:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        began, before = time.monotonic(), len(found.rows) if (found := records.get(spec)) else 0
+        while process.poll() is None and time.monotonic() - began < 60:
+            now = len(found.rows) if (found := records.get(spec)) else 0
+            if now > before or (before == 0 and now > 0):  # it is training: let it go on a little
+                time.sleep(rng.random() * 0.15)
+                break
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        found = records.get(spec)
+        if found is not None and found.finished:
+            break
+    final = run(spec, records)
+    assert [timeless(row) for row in final.rows] == [timeless(row) for row in expected.rows]
+    assert [row.epoch for row in final.rows] == list(range(1, 61))
+    assert kills >= 5

@@ -1,0 +1,60 @@
+import pytest
+
+from ordered_sgd.errors import ArgumentError
+from ordered_sgd.experiments.spec import ExperimentSpec
+
+CHANGED = ExperimentSpec(
+    data="semeion",
+    model="lenet",
+    model_options=(("hidden", 1024), ("dropout", 0.5)),
+    rule="LinearDecay",
+    rule_options=(("epochs", 10),),
+    drops=(10, 100),
+    q=0.25,
+    seed=3,
+)
+
+
+@pytest.mark.parametrize("spec", [ExperimentSpec(), CHANGED, CHANGED.but(method="random", epochs=1, path=((8, 0.1),))])
+def test_a_spec_survives_json(spec: ExperimentSpec) -> None:
+    again = ExperimentSpec.from_json(spec.to_json())
+    assert again == spec
+    assert hash(again) == hash(spec)
+    assert again.run_id == spec.run_id
+
+
+def test_only_what_differs_from_the_defaults_is_written_so_that_a_new_field_renames_no_run() -> None:
+    assert ExperimentSpec().to_json() == "{}"
+    assert ExperimentSpec(seed=4).to_json() == '{"seed": 4}'
+
+
+def test_every_change_makes_another_run() -> None:
+    changes = {"seed": 1, "lr": 0.1, "engine": "dense", "threads": 2, "q": 4, "epochs": 3, "augment": "standard"}
+    ids = {ExperimentSpec().run_id, *(ExperimentSpec(**{name: value}).run_id for name, value in changes.items())}
+    assert len(ids) == len(changes) + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"method": "orderd"}, "method must be one of sgd, ordered, random; got 'orderd'. Did you mean 'ordered'?"),
+        ({"rule": "Accuracy"}, "rule must be one of AccuracyRule"),
+        ({"q": 0}, "q must be an int of at least 1 or a fraction"),
+        ({"epochs": 0}, "epochs must be at least 1; got 0. Leave it out for 50"),
+        ({"validation": 1.0}, "validation must be a share in"),
+        ({"method": "random"}, "path must be given for method='random', and for it alone; got 0 epochs of it"),
+        ({"path": ((64, 0.1),)}, "path must be given for method='random'"),
+        ({"method": "random", "path": ((64, 0.1),)}, "path must have 50 epochs; got 1. Replay"),
+    ],
+)
+def test_a_wrong_spec_gets_one_clear_error(given: dict[str, object], text: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        ExperimentSpec(**given)  # type: ignore[arg-type]
+    assert text in str(raised.value)
+
+
+def test_a_table_s_name_tells_methods_apart() -> None:
+    specs = [ExperimentSpec(method="sgd"), ExperimentSpec(), ExperimentSpec(q=16), ExperimentSpec(q=0.25)]
+    specs += [spec.but(optimizer="adam") for spec in specs[:3]]
+    names = [spec.method_name for spec in specs]
+    assert names == ["sgd", "ordered", "ordered q=16", "ordered q=0.25", "adam", "ordered adam", "ordered adam q=16"]
