@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)  ## SGD, ordered SGD and the random-q control on scikit-learn's digits
-	$(BIN)/python examples/01_digits.py
+	$(BIN)/osgd compare
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from ordered_sgd.cli.main import COMMANDS, main
+from ordered_sgd.experiments.records import Records
+from ordered_sgd.experiments.row import EpochRow
+from ordered_sgd.experiments.spec import ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,72 @@ class Row:
     wrong: tuple[tuple[tuple[str, ...], str], ...]
 
 
+SMALL = ("--trials", "1", "--epochs", "1", "--workers", "1", "--quiet")
 TABLE = [
+    Row(
+        "compare",
+        works=(*SMALL, "--no-tune", "--out", "c.html"),
+        wrong=(
+            (("--data", "digit"), "osgd compare: name must be one of semeion, mnist,"),
+            (("--data", "nothing.here:make"), "osgd compare: --data must name a function that can be imported"),
+            (("--model", "lennet"), "osgd compare: name must be one of logistic, svm, lenet,"),
+            (("--model", "lenet"), "size must be at least 16; got 8"),
+            (("--engine", "fast"), "osgd compare: engine must be one of auto, dense, rows, twopass; got 'fast'."),
+            (("--q", "0"), "osgd compare: q must be an int of at least 1"),
+            (("--lr", "-1"), "osgd compare: --lr must be positive; got -1.0. The paper's is 0.01."),
+            (("--trials", "0"), "0 is not in the range x>=1"),
+        ),
+    ),
+    Row(
+        "reproduce",
+        works=("figure1", "--rows", "figure1a", *SMALL),
+        wrong=(
+            ((), "osgd reproduce: EXHIBIT must be named; got none. See them all: osgd reproduce --list"),
+            (("table9",), "osgd reproduce: name must be one of table1,"),
+            (("table1", "--rows", "semeion"), "osgd reproduce: row must be one of semeion-logistic,"),
+            (
+                ("table1", "--protocol", "papers"),
+                "osgd reproduce: name must be one of paper, authors-code; got 'papers'.",
+            ),
+            (("table1", "--switch", "hidden"), "osgd reproduce: --switch must be name=value with one of last_drop"),
+            (("table1", "--epochs", "0"), "osgd reproduce: epochs must be at least 1; got 0."),
+            (("table1", "--rows", "semeion-svm", "--width", "0.5"), "must be one of preact-resnet18; got 'svm'."),
+        ),
+    ),
+    Row(
+        "report",
+        works=("--out", "r.html"),
+        wrong=((("--colour",), "No such option"), (("--out",), "requires an argument")),
+    ),
+    Row(
+        "records",
+        works=("list",),
+        wrong=(
+            (("rm",), "Missing argument 'RUN_ID...'"),
+            (("rm", "abc"), "osgd records: RUN_ID must be the id of a recorded run; got abc. Run: osgd records list"),
+            (("export", "--format", "xml"), "'xml' is not one of 'csv', 'json'"),
+        ),
+    ),
+    Row(
+        "data",
+        works=("list",),
+        wrong=(
+            (("fetch",), "Missing argument 'NAME...'"),
+            (("fetch", "minst"), "osgd data: NAME must be one of semeion, mnist, "),
+            (("verify", "digits"), "osgd data: NAME must be one of semeion, mnist, "),
+            (("show", "cifar"), "got 'cifar'. Did you mean 'cifar10'?"),
+            (("show", "mnist", "--split", "valid"), "osgd data: --split must be one of train, test; got 'valid'."),
+            (("show", "mnist", "--n", "0"), "osgd data: --n must be between 1 and 200; got 0. Leave"),
+            (
+                ("show", "mnist", "--augment", "mixup"),
+                "--augment must be one of none, standard; got 'mixup'. The paper",
+            ),
+            (("show", "mnist", "--split", "test", "--augment", "standard"), "must be one of none; got 'standard'."),
+            (("show", "figure1a"), "osgd data: NAME must hold images; got samples of shape (2,). Run"),
+            (("show", "mnist", "--seed", "-1"), "-1 is not in the range x>=0"),
+            (("show",), "Missing argument 'NAME'"),
+        ),
+    ),
     Row(
         "gamma",
         works=("--n", "20,30", "--s", "10", "--q", "3", "--out", "figure"),
@@ -74,26 +142,6 @@ TABLE = [
             (("fly",), "No such command 'fly'"),
         ),
     ),
-    Row(
-        "data",
-        works=("list",),
-        wrong=(
-            (("fetch",), "Missing argument 'NAME...'"),
-            (("fetch", "minst"), "osgd data: NAME must be one of semeion, mnist, "),
-            (("verify", "digits"), "osgd data: NAME must be one of semeion, mnist, "),
-            (("show", "cifar"), "got 'cifar'. Did you mean 'cifar10'?"),
-            (("show", "mnist", "--split", "valid"), "osgd data: --split must be one of train, test; got 'valid'."),
-            (("show", "mnist", "--n", "0"), "osgd data: --n must be between 1 and 200; got 0. Leave"),
-            (
-                ("show", "mnist", "--augment", "mixup"),
-                "--augment must be one of none, standard; got 'mixup'. The paper",
-            ),
-            (("show", "mnist", "--split", "test", "--augment", "standard"), "must be one of none; got 'standard'."),
-            (("show", "figure1a"), "osgd data: NAME must hold images; got samples of shape (2,). Run"),
-            (("show", "mnist", "--seed", "-1"), "-1 is not in the range x>=0"),
-            (("show",), "Missing argument 'NAME'"),
-        ),
-    ),
 ]
 all_commands = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 
@@ -107,6 +155,17 @@ def run(*arguments: str) -> int:
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _home_with_a_run(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("ORDERED_SGD_HOME", str(home))
+    records, spec = Records(home), ExperimentSpec(epochs=1, seed=99)
+    records.begin(spec)
+    records.add(spec, EpochRow(1, 64, 0.01, test_error=3.0))
+    asked = {"exhibit": "figure1", "rows": ["figure1a"], "trials": 1, "shrink": {}, "protocol": "paper", "switches": {}}
+    records.ask({"command": "reproduce", **asked})
 
 
 def test_the_table_holds_every_command() -> None:
@@ -156,8 +215,8 @@ def test_a_wrong_call_gets_one_line_and_exit_code_2(
 def test_an_unknown_command_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("gama") == 2
     assert (
-        capsys.readouterr().err
-        == "osgd: command must be one of gamma, q, bench, data; got 'gama'. Did you mean 'gamma'?\n"
+        capsys.readouterr().err == f"osgd: command must be one of {', '.join(COMMANDS)}; got 'gama'. "
+        "Did you mean 'gamma'?\n"
     )
     assert run("fly") == 2
     assert "Run: osgd --help" in capsys.readouterr().err
@@ -169,7 +228,7 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_file_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("gamma", *TABLE[0].works[:-1], "/proc/nothing/here") == 1
+    assert run("gamma", *next(row for row in TABLE if row.name == "gamma").works[:-1], "/proc/nothing/here") == 1
     assert capsys.readouterr().err.startswith("osgd: ")
 
 

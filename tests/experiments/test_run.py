@@ -15,7 +15,7 @@ from ordered_sgd.data import Dataset
 from ordered_sgd.errors import RecordError
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.run import checkpoint_path, data_for, run
+from ordered_sgd.experiments.run import checkpoint_path, problem_for, run
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
 
@@ -122,13 +122,13 @@ def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:
 
 
 def test_sizes_and_held_out_shares() -> None:
-    train, test = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
+    train, test, _ = problem_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
     assert (len(train), len(test), test.split) == (80, 20, "test")
-    again, _ = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
+    again, _, _ = problem_for(ExperimentSpec(data="digits", train_size=100, validation=0.2))
     assert np.array_equal(train.x, again.x)
-    other, _ = data_for(ExperimentSpec(data="digits", train_size=100, validation=0.2, seed=1))
+    other, _, _ = problem_for(ExperimentSpec(data="digits", train_size=100, validation=0.2, seed=1))
     assert not np.array_equal(train.x, other.x)
-    whole, test = data_for(ExperimentSpec(data="digits"))
+    whole, test, _ = problem_for(ExperimentSpec(data="digits"))
     assert (len(whole), len(test)) == (1438, 359)
 
 

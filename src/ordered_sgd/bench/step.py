@@ -28,6 +28,7 @@ LIMIT_A, LIMIT_B = "limit-a", "limit-b"
 
 # Seconds of one measurement: shorter steps are repeated within it, as in training, and so find their own caches warm.
 _SHORTEST = 0.1
+_SETTLE = 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Plan:
     qs: Sequence[int] = (64, 32, 16, 8, 4)
     threads: Sequence[int] = (1,)
     rounds: int = 11
-    warmup: int = 3
+    warmup: int = 2
     probe: bool = True
 
     @property
@@ -166,8 +167,9 @@ def _column(
     subjects.set_q(q)
     names = rows_at(plan.s, q)
     inner = _repeats(subjects.calls[SGD])
-    calls = {name: subjects.calls[name] for name in names} | subjects.pieces() | {"tick": _every(inner, tick)}
-    seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner)
+    ticks = _every(inner + _SETTLE, tick)
+    calls = {name: subjects.calls[name] for name in names} | subjects.pieces() | {"tick": ticks}
+    seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner, settle=_SETTLE)
     limits = limit_seconds({name: timing.median for name, timing in seconds.items()})
 
     def row(name: str, timing: Timing, spread: bool, ran: tuple[str, str]) -> StepRow:

@@ -17,7 +17,7 @@ class Timing:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, inner: int = 1, warmup: int = 2
+    calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, inner: int = 1, warmup: int = 2, settle: int = 0
 ) -> dict[str, Timing]:
     """Seconds per call of every entry, measured in turn so that drift of the machine hits all alike.
 
@@ -31,6 +31,9 @@ def interleave(
         Calls per measurement, for calls shorter than the clock can resolve.
     warmup
         Rounds before the first one that counts.
+    settle
+        Calls before each measurement that are not timed: caches and the allocator's free memory are then what the call
+        itself leaves behind, as in a loop of its own, and not what the one before it in the list did.
 
     Examples
     --------
@@ -43,6 +46,8 @@ def interleave(
     try:
         for round_ in range(warmup + rounds):
             for name, call in calls.items():
+                for _ in range(settle):
+                    call()
                 start = time.perf_counter()
                 for _ in range(inner):
                     call()

@@ -12,10 +12,14 @@ from ordered_sgd.errors import ArgumentError, OrderedSGDError, check_choice
 # Command -> one line of help. The module of the same name in this package is imported when it is run, so that
 # `osgd --help` answers at once.
 COMMANDS = {
+    "compare": "Ordered SGD against plain SGD and the random-q control, on a named data set or your own.",
+    "reproduce": "The paper's tables and figures: its numbers beside ours, with a verdict on every row.",
+    "report": "Everything that was recorded, as one HTML page with tables and figures.",
+    "records": "What has been run: list, export, forget.",
+    "data": "The paper's data sets: what is here, download, check, and a sheet of images.",
     "gamma": "The weights that a choice of (n, s, q) gives to the ranks of the losses, as numbers and a figure.",
     "q": "What a choice of q means: effective sample size, CVaR level, share of the hardest samples.",
     "bench": "Speed measured on this machine: a training step with each engine, against plain SGD and its limits.",
-    "data": "The paper's data sets: what is here, download, check, and a sheet of images.",
 }
 
 
@@ -59,8 +63,7 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.UsageError as error:
-        # click leaves the context out where an option lacks its value
-        where = " ".join(["osgd", *(name for name in arguments[:2] if name in COMMANDS)][:2])
+        where = _where(arguments)
         text = error.format_message().rstrip(".")
         click.echo(f"{where}: {text}. Run: {where} --help", err=True)
         sys.exit(2)
@@ -70,10 +73,16 @@ def main(arguments: list[str] | None = None) -> Any:
     except OrderedSGDError as error:
         if "--debug" in arguments:
             raise
-        click.echo(str(error), err=True)
+        inner, _, text = str(error).partition(": ")
+        click.echo(str(error) if inner.startswith("osgd") else f"{_where(arguments)}: {text}", err=True)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)
     except OSError as error:
         if "--debug" in arguments:
             raise
         click.echo(f"osgd: {error.strerror}: {error.filename}", err=True)
         sys.exit(1)
+
+
+def _where(arguments: list[str]) -> str:
+    """The command as it was called, ``osgd q``; click leaves it out where an option lacks its value."""
+    return " ".join(["osgd", *(name for name in arguments[:2] if name in COMMANDS)][:2])

@@ -1,5 +1,6 @@
 """`Dataset`: samples and labels in memory, and what must be said about them."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -69,6 +70,15 @@ class Dataset:
     def images(self) -> bool:
         """Whether the samples are images, (n, channels, height, width)."""
         return self.x.ndim == 4
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with the samples, the labels or their order."""
+        found = hashlib.sha256()
+        for array in (self.x, self.y):
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()[:12]
 
     def take(self, rows: NDArray[np.int64]) -> "Dataset":
         """The samples at these positions, in this order."""

@@ -25,7 +25,9 @@ _ADJECTIVE = {"train": "training", "test": "test"}
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 
 
-def load(name: str | Path, split: Split = "train", partial: bool = False, *, target: str | int = -1) -> Dataset:
+def load(
+    name: str | Path, split: Split = "train", partial: bool = False, *, target: str | int = -1, seed: int = 0
+) -> Dataset:
     """A data set in memory: images as uint8 (n, channels, height, width), tables and points as floats (n, features).
 
     Parameters
@@ -36,16 +38,17 @@ def load(name: str | Path, split: Split = "train", partial: bool = False, *, tar
         the path of a .npz, .csv or .parquet file.
     split
         ``"train"`` or ``"test"``, as published. Semeion: the first 1000 of the authors' permutation, and the other
-        593. Digits: `tables.held_out` with seed 0, 359 of 1797 for the test. Figure 1: the test part is a second
-        draw, with seed 1. A file: its own parts, if it is a .npz file with the arrays x_train, y_train, x_test and
-        y_test; of arrays x and y, of CSV and of Parquet a fifth is held out for the test by `tables.held_out` with
-        seed 0, of each class or, for regression, of all.
+        593. Digits: `tables.held_out`, 359 of 1797 for the test. Figure 1: the test part is a second draw. A file: its
+        own parts, if it is a .npz file with the arrays x_train, y_train, x_test and y_test; of arrays x and y, of CSV
+        and of Parquet a fifth is held out for the test by `tables.held_out`, of each class or, for regression, of all.
     partial
         Whether a set of which only part is here is welcome; its `missing` then says what is not. Without it that is an
         error.
     target
         Of a CSV or Parquet file the column of labels, by name or by number; the last one unless told otherwise. Words
         and integers are classes, other numbers are targets of a regression; all other columns are features.
+    seed
+        Which fifth is held out, and what is drawn for Figure 1; a published split does not depend on it.
 
     Raises
     ------
@@ -63,13 +66,13 @@ def load(name: str | Path, split: Split = "train", partial: bool = False, *, tar
     if str(name) not in CATALOG and (isinstance(name, Path) or Path(name).suffix.lower() in SUFFIXES):
         path = Path(name).expanduser()
         check_choice("load", f"the suffix of {path}", path.suffix.lower(), SUFFIXES)
-        return read_table(path, split, target)
+        return read_table(path, split, target, seed=seed)
     near = str(name).lower().replace("_", "-")
     remedy = f"Did you mean {near!r}?" if near in CATALOG else f"A file's name ends in {', '.join(SUFFIXES)}."
     check_choice("load", "name", str(name), tuple(CATALOG), remedy)
     entry = CATALOG[str(name)]
     if not entry.downloads:
-        return _made(entry, split)
+        return _made(entry, split, seed)
     root = data_root()
     (x, y), absent = _READERS[entry.name](entry, split, root)
     missing = ""
@@ -83,15 +86,16 @@ def load(name: str | Path, split: Split = "train", partial: bool = False, *, tar
     return Dataset(x, y, entry.classes, entry.name, split, missing, entry.licence)
 
 
-def _made(entry: Entry, split: Split) -> Dataset:
+def _made(entry: Entry, split: Split, seed: int) -> Dataset:
     """A set that needs no file of ours."""
     if entry.name != "digits":
-        points = figure1(entry.name.removeprefix("figure1"), seed=_SPLITS.index(split))  # type: ignore[arg-type]
+        draw = 2 * seed + _SPLITS.index(split)
+        points = figure1(entry.name.removeprefix("figure1"), seed=draw)  # type: ignore[arg-type]
         return replace(points, split=split, licence=entry.licence)
     digits = require("sklearn.datasets", extra="linear", where="load").load_digits()
     x = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]  # from 0 ... 16
     y = digits.target.astype(np.int64)
-    test = held_out(y, stratify=True)
+    test = held_out(y, stratify=True, seed=seed)
     rows = np.flatnonzero(test if split == "test" else ~test)
     return Dataset(x, y, entry.classes, entry.name, split, licence=entry.licence).take(rows)
 

@@ -60,7 +60,7 @@ def from_arrays(
     return Dataset(samples, labels, names, name, split)
 
 
-def read_table(path: Path, split: Split, target: str | int) -> Dataset:
+def read_table(path: Path, split: Split, target: str | int, *, seed: int = 0) -> Dataset:
     """The training or test part of a user's .npz, CSV or Parquet file.
 
     A .npz file with the arrays x_train, y_train, x_test and y_test has its own parts. Of any other the test part is a
@@ -88,7 +88,7 @@ def read_table(path: Path, split: Split, target: str | int) -> Dataset:
     if len(keys) == 2:
         samples = _samples(arrays[f"x_{split}"], fail)
         return Dataset(samples, labels[keys.index(f"y_{split}")], classes, path.name, split)
-    test = held_out(labels[0], stratify=bool(classes))
+    test = held_out(labels[0], stratify=bool(classes), seed=seed)
     if not test.any() or test.all():
         got = f"{len(test)} samples of {len(classes) or 'no'} classes"
         raise fail("y", "have samples for a training and a test part", got, "Use a larger table.")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
 
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3)  # learning rates that are tried for "best rate"
+GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # learning rates that are tried for "best rate"
 HELD_OUT = 0.2  # share of the training set on which the rate is picked
 TUNING_SEEDS = 3
 LEVEL = 0.95  # of the intervals
@@ -21,10 +22,11 @@ RunAll = Callable[[Sequence[ExperimentSpec]], list[Run]]
 
 @dataclass(frozen=True)
 class Arm:
-    """One line of a comparison: its name, and a run for each seed."""
+    """One line of a comparison: its name, a run for each seed, and whether it is at its best rate."""
 
     name: str
     runs: tuple[Run, ...]
+    tuned: bool = False
 
     @property
     def diverged(self) -> int:
@@ -37,7 +39,8 @@ class Arm:
 
     def best(self, number: str) -> np.ndarray:
         """The lowest value over the epochs, by seed."""
-        return np.array([np.nanmin([_number(row, number) for row in run.rows]) for run in self.runs])
+        found = ([v for row in run.rows if np.isfinite(v := _number(row, number))] for run in self.runs)
+        return np.array([min(values, default=np.nan) for values in found])
 
     def total(self, number: str) -> np.ndarray:
         """The sum over the epochs, by seed."""
@@ -63,7 +66,7 @@ class Difference(NamedTuple):
         return abs(self.mean) > self.half
 
 
-def paired(one: Sequence[float], other: Sequence[float], level: float = LEVEL) -> Difference:
+def paired(one: ArrayLike, other: ArrayLike, level: float = LEVEL) -> Difference:
     """How much larger `one` is than `other`, seed by seed, with Student's interval; pairs with a NaN are left out.
 
     >>> paired([1.0, 2.0, 3.0], [0.5, 1.0, 2.5])
@@ -81,7 +84,7 @@ def paired(one: Sequence[float], other: Sequence[float], level: float = LEVEL) -
 def compare(
     base: ExperimentSpec, run_all: RunAll, *, trials: int, tune: bool, extra: Sequence[ExperimentSpec] = ()
 ) -> list[Arm]:
-    """The arms of a comparison: plain, ordered and random at the given rate, the same at their best rates, and extras.
+    """The arms of a comparison: plain, ordered and random at the given rate, extras, the three at their best rates.
 
     Parameters
     ----------
@@ -105,9 +108,19 @@ def compare(
         rates = {method: best_rate(base.but(method=method), run_all, trials) for method in ("sgd", "ordered")}
         tuned = [base.but(method=method, lr=rate) for method, rate in rates.items()]
         best = _by_seed(tuned, seeds, run_all)
-        arms += [Arm(f"{spec.method} at {spec.lr:g}", runs) for spec, runs in zip(tuned, best, strict=True)]
-        arms.append(Arm(f"random at {tuned[1].lr:g}", _replayed(best[1], run_all)))
+        arms += [Arm(f"{s.method_name} at {s.lr:g}", runs, tuned=True) for s, runs in zip(tuned, best, strict=True)]
+        arms.append(Arm(f"random at {tuned[1].lr:g}", _replayed(best[1], run_all), tuned=True))
     return arms
+
+
+def runs_of(extra: Sequence[ExperimentSpec], *, trials: int, tune: bool) -> int:
+    """How many runs `compare` makes.
+
+    >>> runs_of([], trials=5, tune=True)  # 3 methods, 6 rates for 2 of them on 3 seeds, 3 methods again
+    66
+    """
+    searched = len(GRID) * 2 * min(trials, TUNING_SEEDS) + 3 * trials
+    return trials * (3 + len(extra)) + (searched if tune else 0)
 
 
 def best_rate(spec: ExperimentSpec, run_all: RunAll, trials: int) -> float:

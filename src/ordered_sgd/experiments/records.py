@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS epochs (
 CREATE TABLE IF NOT EXISTS artifacts (
     run_id TEXT NOT NULL REFERENCES runs ON DELETE CASCADE, name TEXT NOT NULL, content BLOB NOT NULL,
     PRIMARY KEY (run_id, name));
+CREATE TABLE IF NOT EXISTS requests (request TEXT PRIMARY KEY);
 """
 
 
@@ -97,6 +98,31 @@ class Records:
         with self._open() as database:
             found = database.execute(query, (spec.run_id, name)).fetchone()
         return None if found is None else bytes(found[0])
+
+    def ask(self, request: Mapping[str, Any]) -> None:
+        """Note what a command was asked for, so that a report can show it again; the newest is the last."""
+        text = json.dumps(request, sort_keys=True)
+        with self._open() as database:
+            database.execute("DELETE FROM requests WHERE request = ?", (text,))
+            database.execute("INSERT INTO requests VALUES (?)", (text,))
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What commands were asked for, each once, the newest last."""
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            return [json.loads(text) for (text,) in database.execute("SELECT request FROM requests ORDER BY rowid")]
+
+    def recorded(self, specs: Iterable[ExperimentSpec]) -> list[Run]:
+        """The finished runs of all specs, in their order, or an error: to look at results without training."""
+        wanted = list(specs)
+        known = {run.spec: run for run in self.runs() if run.finished}
+        missing = sum(spec not in known for spec in wanted)
+        if missing:
+            remedy = "Run the command that makes them to its end."
+            got = f"{missing} of {len(wanted)} that are not"
+            raise RecordError(message("records", "runs", "be recorded", got, remedy))
+        return [known[spec] for spec in wanted]
 
     def finish(self, spec: ExperimentSpec) -> None:
         """Note that a run is over."""

@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ordered_sgd.data import Dataset, load
-from ordered_sgd.errors import RecordError, message
+from ordered_sgd.data.dataset import Split
+from ordered_sgd.errors import ArgumentError, RecordError, message
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.experiments.own import Problem, is_function, own_problem
 from ordered_sgd.experiments.records import Records, Run
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
 
+SPLITS: tuple[Split, ...] = ("train", "test")
 EVERY = 30.0  # seconds between two checkpoints
 
 
@@ -48,7 +52,7 @@ def run(
     checkpoint = checkpoint_path(spec, records)
     if again:
         checkpoint.unlink(missing_ok=True)
-    training = Training(spec, *data_for(spec, data))
+    training = Training(spec, *problem_for(spec, data))
     state = load_checkpoint(checkpoint)
     if state is not None:
         _check_same(state["spec"], spec, checkpoint)
@@ -74,20 +78,34 @@ def checkpoint_path(spec: ExperimentSpec, records: Records) -> Path:
     return records.folder / "checkpoints" / f"{spec.run_id}.pt"
 
 
-def data_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> tuple[Dataset, Dataset]:
-    """The training set and the set that errors are taken on, as the spec cuts them.
+def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> Problem:
+    """The training set and the set that errors are taken on, as the spec cuts them, and a user's own model.
+
+    Where no split was published the seed decides it, so that a spread over seeds is also one over test samples.
 
     `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
     share by the seed, and the test set is not looked at.
     """
-    train, test = given or (load(spec.data, partial=True), load(spec.data, "test", partial=True))
+    train, test, model = _loaded(spec) if given is None else Problem(*given)
+    if not train.classes:
+        remedy = "Give it a column of classes with --target."
+        raise ArgumentError(message("problem_for", str(train.label), "hold classes", "numbers to be predicted", remedy))
     if spec.train_size is not None and spec.train_size < len(train):
         train = train.take(np.random.default_rng(0).permutation(len(train))[: spec.train_size])
     if spec.validation > 0:
         order = np.random.default_rng(spec.seed).permutation(len(train))
         cut = len(train) - max(1, round(spec.validation * len(train)))
         train, test = train.take(order[:cut]), replace(train.take(order[cut:]), split="test")
-    return train, test
+    return Problem(train, test, model)
+
+
+def _loaded(spec: ExperimentSpec) -> Problem:
+    if is_function(spec.data):
+        torch.manual_seed(spec.seed)  # the function makes the model
+        return own_problem(spec.data, seed=spec.seed)
+    target: str | int = int(spec.target) if spec.target.lstrip("-").isdigit() else spec.target
+    train, test = (load(spec.data, split, partial=True, target=target, seed=spec.seed) for split in SPLITS)
+    return Problem(train, test)
 
 
 def _check_same(saved: str, spec: ExperimentSpec, path: Path) -> None:

@@ -25,8 +25,11 @@ class ExperimentSpec:
 
     Parameters
     ----------
-    data, augment
-        A name that `ordered_sgd.data.load` knows, or a file; and the kind of augmentation (`data.protocol`).
+    data, target, augment
+        A name that `ordered_sgd.data.load` knows, a file and its column of labels, or ``package.module:function``; and
+        the kind of augmentation (`data.protocol`).
+    fingerprint
+        Of data that no published name stands for: when the file changes, the run is another one.
     train_size, validation
         Use so many training samples only (None: all); and hold out this share of them in place of the test set.
     model, model_options
@@ -65,7 +68,9 @@ class ExperimentSpec:
     """
 
     data: str = "digits"
+    target: str = "-1"
     augment: Kind = "none"
+    fingerprint: str = ""
     train_size: int | None = None
     validation: float = 0.0
     model: str = "logistic"

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from ordered_sgd.core.step import OrderedStep
+from ordered_sgd.data.catalog import CATALOG
 from ordered_sgd.data.dataset import Dataset
-from ordered_sgd.data.protocol import Recipe, recipe
+from ordered_sgd.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.data.source import BatchSource
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.experiments.evaluate import criterion_for, scores_of, two_columns
@@ -30,6 +31,7 @@ class Training:
     spec: ExperimentSpec
     train_set: Dataset
     test_set: Dataset
+    own_model: nn.Module | None = None  # where the spec does not name one of `models`
     sums: dict[str, float] = field(default_factory=dict)  # over the batches of the present epoch
     epoch: int = 1  # the present one
     engine: str = ""  # that ran in the last batch
@@ -40,8 +42,10 @@ class Training:
         torch.set_num_threads(spec.threads)
         torch.manual_seed(spec.seed)  # weights and dropout draw from torch's own generator
         shape, classes = self.train_set.x.shape[1:], len(self.train_set.classes)
-        self.model = build(spec.model, shape, classes, **dict(spec.model_options))
+        self.model = self.own_model or build(spec.model, shape, classes, **dict(spec.model_options))
         changes = recipe(spec.data, spec.augment)
+        if not self.train_set.images and spec.data not in CATALOG:
+            changes = Recipe(standard_scaling(self.train_set))
         s = min(spec.s, len(self.train_set))
         self.source = BatchSource.by_recipe(self.train_set, s, changes, rng=spec.seed)
         self.test = _still(self.test_set, changes, spec.seed)
@@ -155,6 +159,12 @@ class Training:
         self.source.load_state_dict(state["source"])
         self.test.load_state_dict(state["test"])
         torch.set_rng_state(state["random"])
+
+
+def standard_scaling(table: Dataset) -> Scaling:
+    """Mean and standard deviation of every column of a training set; a constant column is only shifted."""
+    mean, std = table.x.mean(axis=0, dtype=np.float64), table.x.std(axis=0, dtype=np.float64)
+    return Scaling(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()))
 
 
 def _still(data: Dataset, changes: Recipe, seed: int) -> BatchSource:

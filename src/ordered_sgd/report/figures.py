@@ -1,5 +1,6 @@
 """What every figure shares: a canvas without global state, and files that are the same bytes when drawn again."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ def new_figure(columns: int, *, width: float = 4.0, height: float = 3.2) -> tupl
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
     return figure, axes
+
+
+def as_svg(figure: Any) -> str:
+    """The figure as an SVG element to be put into a page."""
+    matplotlib = require("matplotlib", extra="lab", where="osgd")
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
 
 def save(figure: Any, stem: Path, suffixes: tuple[str, ...] = (".png", ".svg")) -> list[Path]:

@@ -1,0 +1,166 @@
+"""`osgd compare`: ordered SGD against plain SGD and the random-q control."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ordered_sgd.cli.options import Q, json_option, show
+from ordered_sgd.cli.progress import epoch_bar
+from ordered_sgd.errors import ArgumentError, message
+
+_TUNED = ("digits", "semeion")  # small enough for a search of the rate by default
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--data", default="digits", show_default=True, help="A name, a file, or package.module:function.")
+@click.option("--target", default="-1", help="Column of the labels in a CSV or Parquet file; the last one by default.")
+@click.option("--model", default="logistic", show_default=True, help="logistic, svm, lenet, preact-resnet18, ...")
+@click.option("--trials", type=click.IntRange(min=1), default=5, show_default=True, help="Seeds.")
+@click.option("--epochs", type=click.IntRange(min=1), default=20, show_default=True, help="Passes over the data.")
+@click.option("--s", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in a mini-batch.")
+@click.option(
+    "--lr", type=float, default=0.01, show_default=True, help="Learning rate, divided by 10 from epoch 10 on."
+)
+@click.option("--tune/--no-tune", default=None, help="Also each method at its best rate; on for digits and Semeion.")
+@click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
+@click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
+@click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Runs side by side; the cores by default.")
+@click.option("--force", is_flag=True, help="Run again what is recorded already.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("compare.html"),
+    show_default=True,
+    help="The report, one HTML page.",
+)
+@json_option
+def command(
+    data: str,
+    target: str,
+    model: str,
+    trials: int,
+    epochs: int,
+    s: int,
+    lr: float,
+    tune: bool | None,
+    qs: tuple[float, ...],
+    adam: bool,
+    engine: str,
+    workers: int | None,
+    force: bool,
+    quiet: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Ordered SGD against plain SGD and the random-q control.
+
+    The control keeps as many samples as ordered SGD does in every epoch, at the same rate, but draws them at random.
+    With --tune each method is also run at the best rate of a grid, picked on a fifth of the training set that is held
+    out: keeping large losses acts partly as a larger step. Every run is recorded and not run twice; Ctrl-C stops, and
+    the same command goes on; use --force after a change to a model of your own. Writes a report as one HTML page.
+    """
+    from ordered_sgd.data.catalog import CATALOG
+    from ordered_sgd.data.tables import SUFFIXES
+    from ordered_sgd.experiments.backends.processes import Processes
+    from ordered_sgd.experiments.compare import compare, runs_of
+    from ordered_sgd.experiments.records import Records
+    from ordered_sgd.experiments.run import problem_for
+    from ordered_sgd.experiments.spec import ExperimentSpec
+    from ordered_sgd.experiments.train import Training
+    from ordered_sgd.report.compare import summary, verdicts
+    from ordered_sgd.report.page import compare_page
+
+    if not lr > 0:
+        raise ArgumentError(message("osgd compare", "--lr", "be positive", lr, "The paper's is 0.01."))
+    data = str(Path(data).resolve()) if Path(data).suffix in SUFFIXES else data
+    base = ExperimentSpec(
+        data=data, target=target, model=model, loss=_loss(model), epochs=epochs, s=s, lr=lr, engine=engine
+    )
+    problem = problem_for(base)
+    Training(base.but(epochs=1), *problem)  # what does not fit together is refused before anything is trained
+    train, test, _ = problem
+    if data not in CATALOG:
+        base = base.but(fingerprint=train.fingerprint)
+    tuned = data in _TUNED if tune is None else tune
+    extra = [base.but(q=q) for q in qs]
+    if adam:
+        extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
+    records = Records()
+    samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
+    request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
+    records.ask({"command": "compare", **request, "samples": samples})
+    with (
+        epoch_bar("osgd compare", runs_of(extra, trials=trials, tune=tuned) * epochs, quiet=quiet) as report,
+        Processes(records, workers=workers, again=force, progress=report) as run_all,
+    ):
+        arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
+    rows, found = summary(arms), verdicts(arms)
+    _write(out, compare_page(arms, rows, found, base, train, test))
+    if as_json:
+        show(rows, title="", as_json=True)
+        return
+    for sentence in found:
+        click.echo(sentence)
+    show(error_table(rows), title=f"test error in percent, {samples}, {model}, {epochs} epochs", as_json=False)
+    title = (
+        "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
+    )
+    show(cost_table(rows), title=title, as_json=False)
+    click.echo(f"written: {out}", err=True)
+
+
+def _loss(model: str) -> Any:
+    return "hinge-sum" if model == "svm" else "binary" if model.startswith("figure1") else "cross-entropy"
+
+
+def error_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Last and best epoch of every arm, and its difference from the first one."""
+    return [
+        {
+            "method": row["method"],
+            "last": _with_spread(row["error"], row["std"]),
+            "best": _with_spread(row["best_error"], row["best_std"]),
+            "against sgd": _interval(row["difference"], row["half_width"]),
+            "improvement": "" if row["improvement"] is None else f"{round(row['improvement'], 1) + 0:.1f} %",
+        }
+        for row in rows
+    ]
+
+
+def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Cross-entropy, calibration error, seconds and samples of every arm."""
+    return [
+        {
+            "method": row["method"],
+            "entropy": _number(row["cross_entropy"], 3),
+            "scaled": _number(row["cross_entropy_scaled"], 3),
+            "calib.": _number(row["calibration_error"], 3),
+            "s/epoch": _number(row["seconds_per_epoch"], 3),
+            "s to sgd": f"{_number(row['seconds_to_error'], 2)} ({row['reached']}/{row['seeds']})",
+            "backprop.": "" if row["backpropagated"] is None else f"{100 * row['backpropagated']:.0f} %",
+        }
+        for row in rows
+    ]
+
+
+def _with_spread(mean: float | None, std: float | None) -> str:
+    return "diverged" if mean is None or std is None else f"{mean:.2f} ({std:.2f})"
+
+
+def _interval(mean: float | None, half: float | None) -> str:
+    if mean is None:
+        return ""
+    return f"{mean:+.2f}" if half is None else f"{mean:+.2f} ± {half:.2f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

@@ -1,0 +1,80 @@
+"""`osgd records`: what has been run."""
+
+import csv
+import json
+import sys
+from typing import Any
+
+import click
+
+from ordered_sgd.cli.options import json_option, show
+from ordered_sgd.errors import ArgumentError, message
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_HELP)
+def command() -> None:
+    """What has been run.
+
+    The records lie in the folder ORDERED_SGD_HOME, or in the data folder of the platform, in one SQLite file.
+    """
+
+
+@command.command("list", context_settings=_HELP)
+@json_option
+def list_(as_json: bool) -> None:
+    """Every run: what it trained, how far it got, and its test error."""
+    from ordered_sgd.experiments.records import Records
+
+    records = Records()
+    rows: list[dict[str, Any]] = [
+        {
+            "run_id": run.spec.run_id,
+            "data": run.spec.data,
+            "model": run.spec.model,
+            "method": run.spec.method_name,
+            "lr": run.spec.lr,
+            "seed": run.spec.seed,
+            "epochs": f"{len(run.rows)}/{run.spec.epochs}" + ("" if run.finished else " (open)"),
+            "test_error": run.rows[-1].test_error if run.rows else None,
+        }
+        for run in records.runs()
+    ]
+    if not rows and not as_json:
+        click.echo(f"no runs in {records.path}; make some: osgd compare", err=True)
+        return
+    show(rows, title=f"runs in {records.path}", as_json=as_json)
+
+
+@command.command(context_settings=_HELP)
+@click.option("--format", "kind", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
+def export(kind: str) -> None:
+    """Every epoch of every run on standard output, a row each."""
+    from ordered_sgd.experiments.records import Records
+
+    rows = Records().export()
+    if kind == "json":
+        click.echo(json.dumps(rows, indent=1))
+        return
+    if rows:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@command.command(context_settings=_HELP)
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
+def rm(run_ids: tuple[str, ...]) -> None:
+    """Forget runs, by their ids."""
+    from ordered_sgd.experiments.records import Records
+
+    records = Records()
+    known = {run.spec.run_id: run.spec for run in records.runs()}
+    for run_id in run_ids:
+        if run_id not in known:
+            remedy = "Run: osgd records list"
+            raise ArgumentError(message("osgd records", "RUN_ID", "be the id of a recorded run", run_id, remedy))
+    for run_id in run_ids:
+        records.remove(known[run_id])
+    click.echo(f"forgotten: {len(run_ids)}", err=True)

@@ -1,0 +1,52 @@
+"""`osgd report`: everything that was recorded, on one page."""
+
+from pathlib import Path
+
+import click
+
+from ordered_sgd.cli.options import json_option, show
+from ordered_sgd.errors import ArgumentError, message
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, help="The HTML page."
+)
+@click.option(
+    "--markdown", "document", type=click.Path(path_type=Path), default=None, help="Also the tables as Markdown."
+)
+@click.option(
+    "--figures", type=click.Path(path_type=Path), default=None, help="Also the figures, as PNG and SVG files."
+)
+@json_option
+def command(out: Path, document: Path | None, figures: Path | None, as_json: bool) -> None:
+    """Everything that was recorded, as one HTML page that needs no network.
+
+    A section for every comparison and every table or figure of the paper that was run, in the order of the commands.
+    """
+    from ordered_sgd.experiments.records import Records
+    from ordered_sgd.report.exhibits import markdown, sections
+    from ordered_sgd.report.figures import save
+    from ordered_sgd.report.page import report_page
+
+    records = Records()
+    parts = sections(records)
+    if not parts:
+        remedy = "Run one first: osgd compare, or: osgd reproduce --list"
+        raise ArgumentError(message("osgd report", "an experiment", "be recorded", f"none in {records.path}", remedy))
+    written = [_write(out, report_page(parts))]
+    if document is not None:
+        written.append(_write(document, markdown(parts, "Results")))
+    if figures is not None:
+        for number, part in enumerate(parts, 1):
+            for place, figure in enumerate(part.figures.values(), 1):
+                written += save(figure, figures / f"{number:02d}-{place}")
+    show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="results", as_json=as_json)
+    for path in written:
+        click.echo(f"written: {path}", err=True)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

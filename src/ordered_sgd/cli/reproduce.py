@@ -1,0 +1,158 @@
+"""`osgd reproduce`: the paper's tables and figures."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ordered_sgd.cli.options import json_option, show
+from ordered_sgd.cli.progress import epoch_bar
+from ordered_sgd.errors import ArgumentError, message
+
+if TYPE_CHECKING:
+    from ordered_sgd.experiments.recipes import Protocol, RecipeRow
+
+_WHERE = "osgd reproduce"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="EXHIBIT", required=False)
+@click.option("--rows", "wanted", default=None, help="Ids separated by commas; patterns such as 'semeion-*' do too.")
+@click.option("--trials", type=click.IntRange(min=1), default=10, show_default=True, help="Seeds.")
+@click.option("--protocol", default="paper", show_default=True, help="paper or authors-code.")
+@click.option("--switch", "switches", multiple=True, help="One difference alone, e.g. hidden_rule=true; repeatable.")
+@click.option("--epochs", type=int, default=None, help="Fewer epochs than the paper; every cell then says so.")
+@click.option("--train-size", type=int, default=None, help="Fewer training samples.")
+@click.option("--width", type=float, default=None, help="Narrower PreActResNet18, e.g. 0.25.")
+@click.option("--list", "only_list", is_flag=True, help="Show the rows and an estimate of their time; run nothing.")
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Runs side by side; the cores by default.")
+@click.option("--force", is_flag=True, help="Run again what is recorded already.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@json_option
+def command(
+    name: str | None,
+    wanted: str | None,
+    trials: int,
+    protocol: str,
+    switches: tuple[str, ...],
+    epochs: int | None,
+    train_size: int | None,
+    width: float | None,
+    only_list: bool,
+    workers: int | None,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """The paper's tables and figures.
+
+    EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, or ablation. The paper's numbers stand beside ours, with
+    a verdict on every row. Runs are recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2
+    and 4 show times: they run one at a time; keep the machine quiet.
+    """
+    from ordered_sgd.experiments.recipes import exhibit, preset
+
+    turned = _turned(switches)
+    how = preset(protocol, **turned)
+    if name is None:
+        if not only_list:
+            remedy = "See them all: osgd reproduce --list"
+            raise ArgumentError(message(_WHERE, "EXHIBIT", "be named", "none", remedy))
+        _show_list(how, trials, as_json)
+        return
+    shown = exhibit(name, how)
+    rows = shown.rows if wanted is None else shown.pick([part.strip() for part in wanted.split(",")])
+    smaller = {"epochs": epochs, "train_size": train_size, "width": width}
+    request = {"exhibit": name, "rows": [row.id for row in rows], "trials": trials, "shrink": smaller}
+    rows = tuple(row.shrink(epochs=epochs, train_size=train_size, width=width) for row in rows)
+    if only_list:
+        _show_rows(name, rows, trials, as_json)
+        return
+
+    from ordered_sgd.experiments.backends.processes import Processes
+    from ordered_sgd.experiments.records import Records
+    from ordered_sgd.experiments.reproduce import reproduce
+    from ordered_sgd.report.reproduce import cells, table, verdict
+
+    total = sum(trials * row.runs * next(iter(row.arms.values())).epochs for row in rows)
+    count = 1 if shown.serial else workers
+    records = Records()
+    records.ask({"command": "reproduce", **request, "protocol": protocol, "switches": turned})
+    with (
+        epoch_bar(f"{_WHERE} {name}", total, quiet=quiet) as report,
+        Processes(records, workers=count, again=force or shown.serial, progress=report) as run_all,
+    ):
+        results = reproduce(rows, run_all, trials=trials)
+    if as_json:
+        show([cell for one in results for cell in cells(one, shown.number)], title="", as_json=True)
+        return
+    for one in results:
+        click.echo(verdict(one, shown.number))
+    title = f"{shown.title}: {shown.number.replace('_', ' ')}, mean (standard deviation) of {trials} seeds; {how.name}"
+    show(table(results, shown.number), title=title, as_json=False)
+    for note in dict.fromkeys([*shown.notes, *(note for one in results for note in one.row.notes)]):
+        click.echo(f"note: {note}", err=True)
+
+
+def _turned(switches: Sequence[str]) -> dict[str, Any]:
+    """The switches by name, each with a value of its kind."""
+    from ordered_sgd.experiments.recipes import PAPER, SWITCHES
+
+    turned: dict[str, Any] = {}
+    for switch in switches:
+        key, equals, text = switch.partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in SWITCHES:
+            rule = f"be name=value with one of {', '.join(SWITCHES)}"
+            raise ArgumentError(message(_WHERE, "--switch", rule, repr(switch), "Try hidden_rule=true."))
+        kind = type(getattr(PAPER, key))
+        turned[key] = text.lower() in ("true", "1", "on") if kind is bool else kind(text)
+    return turned
+
+
+def _show_list(protocol: "Protocol", trials: int, as_json: bool) -> None:
+    from ordered_sgd.experiments.recipes import list_rows
+
+    speed = _speed()
+    rows = [
+        {"exhibit": row.exhibit, "row": row.id, "runs": row.runs, "hours": row.work / speed / 3600}
+        for row in list_rows(protocol, trials)
+    ]
+    show(
+        rows,
+        title=f"protocol {protocol.name}, {trials} seeds; hours of one core on this machine, roughly",
+        as_json=as_json,
+    )
+
+
+def _show_rows(name: str, rows: Sequence["RecipeRow"], trials: int, as_json: bool) -> None:
+    from ordered_sgd.experiments.recipes import row_work
+
+    speed = _speed()
+    lines = [
+        {"exhibit": name, "row": row.id, "runs": trials * row.runs, "hours": trials * row_work(row) / speed / 3600}
+        for row in rows
+    ]
+    show(lines, title="hours of one core on this machine, roughly", as_json=as_json)
+
+
+def _speed() -> float:
+    """Floating-point operations per second that a small LeNet reaches here, on one thread."""
+    import torch
+
+    from ordered_sgd.experiments.recipes.work import BACKWARD, forward_flops
+    from ordered_sgd.models import LeNet
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model, x = LeNet(), torch.randn(64, 1, 28, 28).to(memory_format=torch.channels_last)
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            model(x).sum().backward()
+            seconds.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(before)
+    return 64 * (1 + BACKWARD) * forward_flops("lenet", (), (1, 28, 28), 10) / min(seconds)

@@ -1,0 +1,66 @@
+"""Rows of the paper's exhibits, carried out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ordered_sgd.experiments.compare import Arm, RunAll, replay_of
+from ordered_sgd.experiments.recipes import RecipeRow
+from ordered_sgd.experiments.records import Run
+from ordered_sgd.experiments.spec import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A row of an exhibit and its runs: the arms of the recipe, then the random controls."""
+
+    row: RecipeRow
+    arms: tuple[Arm, ...]
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    @property
+    def partial(self) -> str:
+        """What every cell must say: what was shrunk, or is missing of the data."""
+        return self.row.shrunk
+
+
+def reproduce(rows: Sequence[RecipeRow], run_all: RunAll, *, trials: int) -> list[Reproduced]:
+    """The runs of rows, over seeds 0, 1, ...: a search for the rate where a row has one, the arms, the controls."""
+    settled = [_at_picked_rate(row, run_all, trials) for row in rows]
+    wanted = [spec for row in settled for seed in range(trials) for spec in row.trial(seed).values()]
+    found = {run.spec: run for run in run_all(wanted)}
+    results = []
+    for row in settled:
+        arms = [
+            Arm(name, tuple(found[spec.but(seed=seed)] for seed in range(trials))) for name, spec in row.arms.items()
+        ]
+        results.append(Reproduced(row, tuple(arms)))
+    controls = [replay_of(run) for one in results for name in one.row.controls for run in one.arm(name).runs]
+    repeated = {run.spec: run for run in run_all(controls)}
+    return [_with_controls(one, repeated) for one in results]
+
+
+def _at_picked_rate(row: RecipeRow, run_all: RunAll, trials: int) -> RecipeRow:
+    stage = row.first_stage()
+    if not stage:
+        return row
+    runs = run_all([spec.but(seed=seed) for spec in stage.values() for seed in range(trials)])
+    arms = [Arm(f"{rate:g}", tuple(runs[i * trials : (i + 1) * trials])) for i, rate in enumerate(stage)]
+    errors = [np.mean(np.nan_to_num(arm.last("test_error"), nan=100.0)) for arm in arms]
+    rate = list(stage)[int(np.argmin(errors))]
+    return replace(row.at_rate(rate), notes=(*row.notes, f"The rate that was picked: {rate:g}."))
+
+
+def _with_controls(one: Reproduced, repeated: Mapping[ExperimentSpec, Run]) -> Reproduced:
+    controls = tuple(
+        Arm(
+            "random" if len(one.row.controls) == 1 else f"random for {name}",
+            tuple(repeated[replay_of(run)] for run in one.arm(name).runs),
+        )
+        for name in one.row.controls
+    )
+    return replace(one, arms=one.arms + controls)

@@ -1,0 +1,101 @@
+"""A comparison in numbers and in words: what was found, also when the answer is "no difference" or "worse"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ordered_sgd.experiments.compare import Arm, Difference, paired
+
+
+def summary(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """One row of numbers per arm; the first arm is what the others are compared with. None where there is no number.
+
+    Errors are in percent, times in seconds, standard deviations with ddof = 0 as in the paper's scripts.
+    """
+    return [_row(arm, arms[0]) for arm in arms]
+
+
+def _row(arm: Arm, plain: Arm) -> dict[str, Any]:
+    error, epochs = arm.last("test_error"), np.array([len(run.rows) for run in arm.runs])
+    difference, before = paired(error, plain.last("test_error")), _mean(plain.last("test_error"))
+    samples = arm.total("samples")
+    row = {
+        "method": arm.name,
+        "seeds": len(arm.runs),
+        "diverged": arm.diverged,
+        "error": _mean(error),
+        "std": _std(error),
+        "difference": None if arm is plain else difference.mean,
+        "half_width": None if arm is plain else difference.half,
+        "improvement": None if arm is plain or not before > 0 else -100 * difference.mean / before,
+        "best_error": _mean(arm.best("test_error")),
+        "best_std": _std(arm.best("test_error")),
+        "cross_entropy": _mean(arm.last("test_cross_entropy")),
+        "cross_entropy_scaled": _mean(arm.last("test_cross_entropy_scaled")),
+        "calibration_error": _mean(arm.last("calibration_error")),
+        "seconds_per_epoch": _mean(arm.total("seconds") / epochs),
+        "seconds_to_error": _mean(seconds_to(arm, plain)),
+        "reached": int(np.isfinite(seconds_to(arm, plain)).sum()),
+        "backpropagated": float(np.sum(arm.total("backpropagated")) / np.sum(samples)) if samples.sum() else None,
+    }
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def seconds_to(arm: Arm, plain: Arm) -> np.ndarray:
+    """Training seconds until the last test error of the plain run with the same seed is reached; NaN if it never is."""
+    targets = plain.last("test_error")
+    found = []
+    for run, target in zip(arm.runs, targets, strict=True):
+        spent, reached = 0.0, np.nan
+        for row in run.rows:
+            spent += row.seconds or 0.0
+            if row.test_error is not None and row.test_error <= target:
+                reached = spent
+                break
+        found.append(reached)
+    return np.array(found)
+
+
+def verdicts(arms: Sequence[Arm]) -> list[str]:
+    """What the comparison says, a sentence for each pair that matters."""
+    sgd, ordered, random, *others = arms
+    pairs = [(ordered, sgd, "at the same learning rate"), (ordered, random, "with the same q and learning rate")]
+    tuned = [arm for arm in others if arm.tuned]
+    if tuned:
+        pairs.append((tuned[1], tuned[0], "each at its best rate"))
+    return [_verdict(*pair) for pair in pairs]
+
+
+def _verdict(one: Arm, other: Arm, how: str) -> str:
+    difference = paired(one.last("test_error"), other.last("test_error"))
+    says = in_words(difference)
+    numbers = f"{difference.mean:+.2f} ± {difference.half:.2f} points of test error over {difference.seeds} seeds"
+    if difference.seeds < 2:
+        numbers = f"{difference.mean:+.2f} points of test error in {difference.seeds} seed: one seed tells nothing"
+    return f"{one.name} is {says} {other.name} {how}: {numbers}."
+
+
+def in_words(difference: Difference) -> str:
+    """What the interval of a difference in error allows to say.
+
+    >>> in_words(Difference(-1.0, 0.5, 10)), in_words(Difference(-1.0, 1.5, 10))
+    ('better than', 'not clearly different from')
+    """
+    if not difference.clear:
+        return "not clearly different from"
+    return "better than" if difference.mean < 0 else "worse than"
+
+
+def _mean(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else np.nan
+
+
+def _std(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.std()) if len(finite) else np.nan
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value

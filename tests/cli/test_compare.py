@@ -1,0 +1,115 @@
+"""`osgd compare`, `reproduce`, `report` and `records` on small data, one after the other."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from ordered_sgd.cli.compare import command as compare
+from ordered_sgd.cli.records import command as records
+from ordered_sgd.cli.report import command as report
+from ordered_sgd.cli.reproduce import command as reproduce
+from ordered_sgd.errors import ArgumentError
+
+SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERED_SGD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(command: object, *arguments: str) -> Result:
+    done = CliRunner().invoke(command, arguments)  # type: ignore[arg-type]
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Path) -> None:
+    done = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam")
+    assert re.search(r"^ordered is (better|worse|not clearly different)", done.stdout)
+    for name in ("sgd", "ordered", "random", "ordered q=8", "adam", "ordered adam"):
+        assert f"│ {name.rjust(0)}" in done.stdout or name in done.stdout
+    page = (tmp_path / "compare.html").read_text()
+    assert page.count("<svg") == 1
+    assert "http://" not in re.sub(r"http://www.w3.org\S*|http://purl.org\S*|http://creativecommons\S*", "", page)
+    assert "<script" not in page
+    before = json.loads(run(records, "list", "--json").stdout)
+    again = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam", "--json")
+    assert json.loads(run(records, "list", "--json").stdout) == before  # nothing was run twice
+    assert len(json.loads(again.stdout)) == 6
+
+
+def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
+    rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)
+    assert sum(" at " in row["method"] for row in rows) == 3
+    assert (tmp_path / "compare.html").read_text().count("<svg") == 2
+
+
+def test_a_table_of_one_s_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["kind,height,weight"] + [
+        f"{'cat' if i % 3 else 'dog'},{1000 * (i % 3 > 0) + rng.normal():.3f},{rng.normal():.3f}" for i in range(120)
+    ]
+    (tmp_path / "pets.csv").write_text("\n".join(lines))
+    given = (*SMALL, "--data", "pets.csv", "--target", "kind", "--s", "16", "--lr", "0.1", "--epochs", "8", "--json")
+    rows = json.loads(run(compare, *given).stdout)
+    assert [row["method"] for row in rows] == ["sgd", "ordered", "random"]
+    assert rows[0]["error"] < 20  # columns are brought to one scale
+    (tmp_path / "pets.csv").write_text("\n".join(lines[:60]))  # another file under the same name is not the same run
+    others = json.loads(run(compare, *given).stdout)
+    assert others[0]["cross_entropy"] != rows[0]["cross_entropy"]
+
+
+def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
+    (tmp_path / "mine_for_a_test.py").write_text(
+        "import numpy as np\nfrom torch import nn\nfrom ordered_sgd.data import from_arrays\n"
+        "def make():\n"
+        "    x = np.random.default_rng(0).normal(size=(100, 3)).astype('float32')\n"
+        "    return from_arrays(x, (x[:, 0] > 0).astype(int)), nn.Linear(3, 2)\n"
+        "def wrong():\n    return 3\n"
+    )
+    rows = json.loads(run(compare, *SMALL, "--data", "mine_for_a_test:make", "--s", "16", "--json").stdout)
+    assert len(rows) == 3
+    done = CliRunner().invoke(compare, [*SMALL, "--data", "mine_for_a_test:wrong"])
+    assert isinstance(done.exception, ArgumentError)
+    assert "must return (data, model); got int" in str(done.exception)
+
+
+def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
+    done = run(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL)
+    assert "figure1a: ordered is" in done.stdout
+    assert "[2 of 400 epochs]" in done.stdout
+    run(compare, *SMALL, "--no-tune")
+    run(report, "--markdown", "RESULTS.md", "--figures", "pictures")
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "RESULTS.md").read_text()
+    assert "Figure 1" in page
+    assert "[2 of 400 epochs]" in text
+    assert text.startswith("# Results\n")
+    assert "| sgd |" in text
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 3
+    rows = list(csv.DictReader(io.StringIO(run(records, "export").stdout)))
+    assert len({(row["run_id"], row["epoch"]) for row in rows}) == len(rows) > 0
+    assert len(json.loads(run(records, "export", "--format", "json").stdout)) == len(rows)
+    run(records, "rm", rows[0]["run_id"])
+    assert "Not finished: records: runs must be recorded" in run(report).stdout + (tmp_path / "report.html").read_text()
+
+
+def test_the_list_tells_runs_and_hours(tmp_path: Path) -> None:
+    rows = json.loads(run(reproduce, "--list", "--json").stdout)
+    assert {"table1", "table5", "figure8", "ablation"} <= {row["exhibit"] for row in rows}
+    assert all(row["hours"] > 0 for row in rows)
+    only = json.loads(run(reproduce, "table1", "--rows", "semeion-*", "--list", "--json").stdout)
+    assert {row["row"] for row in only} >= {"semeion-logistic", "semeion-lenet-aug"}
+
+
+def test_without_records_the_way_to_some_is_told() -> None:
+    assert "make some: osgd compare" in run(records, "list").stderr
+    done = CliRunner().invoke(report, [])
+    assert "an experiment must be recorded; got none" in str(done.exception)

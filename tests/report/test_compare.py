@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from ordered_sgd.report.compare import seconds_to, summary, verdicts
+from tests.experiments.runs import made_arm
+
+SGD = made_arm("sgd", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]], seconds=3.0)
+BETTER = made_arm("ordered", [[8.0, 7.0], [8.0, 7.1], [8.3, 7.2]], seconds=2.0)
+RANDOM = made_arm("random", [[9.0, 8.1], [9.0, 8.0], [9.0, 8.3]])
+TUNED = [
+    made_arm("sgd at 0.1", [[5.0, 4.0], [5.0, 4.4], [5.0, 4.1]], tuned=True),
+    made_arm("ordered at 0.1", [[5.0, 4.2], [5.0, 4.1], [5.0, 4.3]], tuned=True),
+    made_arm("random at 0.1", [[5.0, 5.2], [5.0, 5.1], [5.0, 5.3]], tuned=True),
+]
+
+
+def test_the_sentences_say_better_only_when_the_interval_leaves_out_zero() -> None:
+    first, second, third = verdicts([SGD, BETTER, RANDOM, *TUNED])
+    assert first == (
+        "ordered is better than sgd at the same learning rate: -1.00 ± 0.25 points of test error over 3 seeds."
+    )
+    assert second.startswith("ordered is better than random with the same q")
+    assert third.startswith("ordered at 0.1 is not clearly different from sgd at 0.1 each at its best rate: +0.03 ±")
+
+
+def test_worse_and_one_seed_are_said_as_well() -> None:
+    assert verdicts([BETTER, SGD, RANDOM])[0].startswith("sgd is worse than ordered")
+    arms = [made_arm(name, [[9.0, error]]) for name, error in (("sgd", 8.0), ("ordered", 7.0), ("random", 9.0))]
+    assert verdicts(arms)[0].endswith("-1.00 points of test error in 1 seed: one seed tells nothing.")
+
+
+def test_the_numbers_of_an_arm() -> None:
+    sgd, ordered, _ = summary([SGD, BETTER, RANDOM])
+    assert sgd["difference"] is None
+    assert sgd["error"] == pytest.approx(8.1)
+    assert ordered["difference"] == pytest.approx(-1.0)
+    assert ordered["improvement"] == pytest.approx(100 / 8.1)
+    assert ordered["best_error"] == pytest.approx(7.1)
+    assert ordered["seconds_per_epoch"] == 2.0
+    assert ordered["backpropagated"] == 1.0
+    json.dumps([sgd, ordered], allow_nan=False)
+
+
+def test_time_to_the_error_of_plain_sgd_counts_epochs_until_it_is_reached() -> None:
+    slow = made_arm("ordered", [[9.0, 8.0, 7.0], [9.0, 9.0, 9.0], [8.0, 8.0, 8.0]], seconds=2.0)
+    found = seconds_to(slow, SGD)
+    assert found[0] == 4.0
+    assert found[1] != found[1]  # never
+    assert found[2] == 2.0
+    assert summary([SGD, slow])[1]["reached"] == 2
+
+
+def test_divergence_leaves_no_number_and_no_error() -> None:
+    gone = made_arm("ordered", [[None], [None]])
+    plain = made_arm("sgd", [[5.0], [6.0]])
+    row = summary([plain, gone])[1]
+    assert row["error"] is None
+    assert row["diverged"] == 2
+    assert "not clearly different" in verdicts([plain, gone, gone])[0]
