@@ -33,11 +33,12 @@ def draw_step_bench(
     module = require("matplotlib.figure", extra="lab", where="osgd")
     figure = module.Figure(figsize=(1 + 5.2 * len(threads), 0.8 + 2.3 * len(models)), layout="constrained")
     axes = figure.subplots(len(models), len(threads), squeeze=False)
+    qs = sorted({row["q"] for row in rows}, reverse=True)
     highest = max(row["speedup_high"] or row["speedup"] for row in rows)
     for line, model in zip(axes, models, strict=True):
         for axis, count in zip(line, threads, strict=True):
             panel = [row for row in rows if row["model"] == model and row["threads"] == count]
-            _draw_panel(axis, panel)
+            _draw_panel(axis, panel, qs)
             axis.set(title=f"{model}, {count} thread{'s' * (count > 1)}", ylim=(0, 1.08 * highest))
         line[0].set_ylabel("speed-up over SGD")
     handles = {
@@ -47,9 +48,8 @@ def draw_step_bench(
     return save(figure, stem, suffixes)
 
 
-def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Bars in a group for each q, largest first; a line at SGD's speed."""
-    qs = sorted({row["q"] for row in rows}, reverse=True)
+def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]], qs: Sequence[int]) -> None:
+    """Bars in a group for each q, a gap where it was not measured; a line at SGD's speed."""
     axis.axhline(1, color="black", linewidth=0.8)
     present = [name for name in _BARS if any(row["row"] == name for row in rows)]
     width = 0.84 / max(1, len(present))
@@ -68,6 +68,7 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         heights = [row["speedup"] for row in own]
         axis.hlines(heights, left, right, color="black", linewidth=1.3, linestyle=style, label=_LABELS[name])
     axis.set_xticks(range(len(qs)), [f"q = {q}" for q in qs])
+    axis.set_xlim(-0.55, len(qs) - 0.45)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
