@@ -65,7 +65,7 @@ def timeless(row: Any) -> str:
 def test_stopped_anywhere_and_resumed_it_ends_in_the_same_bits(name: str, tmp_path: Path) -> None:
     spec = SPECS[name]
     expected, rows = trained(spec)
-    for stop in (0, 5, 6, 7, 8, 16, 20):  # in the middle of an epoch, after its last batch, after its row
+    for stop in (5, 7, 8, 16):  # in the middle of an epoch, after its last batch, after its row
         training = Training(spec, *DATA)
         events = training.epochs()
         seen = [event for _, event in zip(range(stop), events, strict=False) if event is not None]

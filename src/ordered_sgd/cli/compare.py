@@ -119,12 +119,14 @@ def _loss(model: str) -> Any:
 
 def error_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """Last and best epoch of every arm, and its difference from the first one."""
+    from ordered_sgd.report.compare import interval, spread
+
     return [
         {
             "method": row["method"],
-            "last": _with_spread(row["error"], row["std"]),
-            "best": _with_spread(row["best_error"], row["best_std"]),
-            "against sgd": _interval(row["difference"], row["half_width"]),
+            "last": spread(row["error"], row["std"]),
+            "best": spread(row["best_error"], row["best_std"]),
+            "against sgd": interval(row["difference"], row["half_width"]),
             "improvement": "" if row["improvement"] is None else f"{round(row['improvement'], 1) + 0:.1f} %",
         }
         for row in rows
@@ -145,16 +147,6 @@ def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
         }
         for row in rows
     ]
-
-
-def _with_spread(mean: float | None, std: float | None) -> str:
-    return "diverged" if mean is None or std is None else f"{mean:.2f} ({std:.2f})"
-
-
-def _interval(mean: float | None, half: float | None) -> str:
-    if mean is None:
-        return ""
-    return f"{mean:+.2f}" if half is None else f"{mean:+.2f} ± {half:.2f}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -87,6 +87,28 @@ def in_words(difference: Difference) -> str:
     return "better than" if difference.mean < 0 else "worse than"
 
 
+def spread(mean: float | None, std: float | None) -> str:
+    """A mean with its standard deviation, as the paper prints them.
+
+    >>> spread(7.7, 0.06), spread(4.0, None), spread(None, None)
+    ('7.70 (0.06)', '4.00', 'diverged')
+    """
+    if mean is None:
+        return "diverged"
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ({std:.2f})"
+
+
+def interval(mean: float | None, half: float | None) -> str:
+    """A difference with half the width of its interval; nothing where there is none.
+
+    >>> interval(-1.0, 0.25), interval(-1.0, None), interval(None, None)
+    ('-1.00 ± 0.25', '-1.00', '')
+    """
+    if mean is None:
+        return ""
+    return f"{mean:+.2f}" if half is None else f"{mean:+.2f} ± {half:.2f}"
+
+
 def _mean(values: np.ndarray) -> float:
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else np.nan

@@ -10,7 +10,7 @@ from ordered_sgd.experiments.recipes import exhibit, preset
 from ordered_sgd.experiments.records import Records
 from ordered_sgd.experiments.reproduce import Reproduced, reproduce
 from ordered_sgd.experiments.spec import ExperimentSpec
-from ordered_sgd.report.compare import summary, verdicts
+from ordered_sgd.report.compare import interval, spread, summary, verdicts
 from ordered_sgd.report.curves import draw_curves
 from ordered_sgd.report.reproduce import table, verdict
 
@@ -52,9 +52,9 @@ def _compared(request: Mapping[str, Any], records: Records) -> Section:
     rows = [
         {
             "method": row["method"],
-            "last epoch": _spread(row["error"], row["std"]),
-            "best epoch": _spread(row["best_error"], row["best_std"]),
-            "against the first": "" if row["difference"] is None else _interval(row["difference"], row["half_width"]),
+            "last epoch": spread(row["error"], row["std"]),
+            "best epoch": spread(row["best_error"], row["best_std"]),
+            "against the first": interval(row["difference"], row["half_width"]),
             "cross-entropy": _number(row["cross_entropy"]),
             "scaled": _number(row["cross_entropy_scaled"]),
             "calibration error": _number(row["calibration_error"]),
@@ -110,14 +110,6 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
             lines.append("")
         lines += [*(f"*{note}*" for note in part.notes), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _spread(mean: float | None, std: float | None) -> str:
-    return "diverged" if mean is None or std is None else f"{mean:.2f} ({std:.2f})"
-
-
-def _interval(mean: float, half: float | None) -> str:
-    return f"{mean:+.2f}" if half is None else f"{mean:+.2f} ± {half:.2f}"
 
 
 def _number(value: float | None) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ordered_sgd.experiments.compare import Arm, paired
 from ordered_sgd.experiments.reproduce import Reproduced
-from ordered_sgd.report.compare import in_words
+from ordered_sgd.report.compare import in_words, spread
 
 
 def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
@@ -90,13 +90,9 @@ def table(results: Sequence[Reproduced], number: str) -> list[dict[str, str]]:
                 {
                     "row": cell["row"],
                     "method": cell["method"],
-                    "paper": _text(cell["paper"], cell["paper_std"]),
-                    "last epoch": _text(cell["last"], cell["last_std"]) + note,
-                    "best epoch": _text(cell["best"], cell["best_std"]) + note,
+                    "paper": "" if cell["paper"] is None else spread(cell["paper"], cell["paper_std"]),
+                    "last epoch": spread(cell["last"], cell["last_std"]) + note,
+                    "best epoch": spread(cell["best"], cell["best_std"]) + note,
                 }
             )
     return lines
-
-
-def _text(mean: float | None, std: float | None) -> str:
-    return "" if mean is None or std is None else f"{mean:.2f} ({std:.2f})"
