@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ordered_sgd.cli.options import Q, json_option, show
+from ordered_sgd.cli.options import Q, json_option, show, write
 from ordered_sgd.cli.progress import epoch_bar
 from ordered_sgd.errors import ArgumentError, message
 
@@ -99,7 +99,7 @@ def command(
     ):
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
-    _write(out, compare_page(arms, rows, found, base, train, test))
+    write(out, compare_page(arms, rows, found, base, train, test))
     if as_json:
         show(rows, title="", as_json=True)
         return
@@ -151,8 +151,3 @@ def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

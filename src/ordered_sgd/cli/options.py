@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,6 +56,13 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a text file, its folder made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def _cell(value: Any) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ordered_sgd.cli.options import json_option, show
+from ordered_sgd.cli.options import json_option, show, write
 from ordered_sgd.errors import ArgumentError, message
 
 
@@ -34,9 +34,9 @@ def command(out: Path, document: Path | None, figures: Path | None, as_json: boo
     if not parts:
         remedy = "Run one first: osgd compare, or: osgd reproduce --list"
         raise ArgumentError(message("osgd report", "an experiment", "be recorded", f"none in {records.path}", remedy))
-    written = [_write(out, report_page(parts))]
+    written = [write(out, report_page(parts))]
     if document is not None:
-        written.append(_write(document, markdown(parts, "Results")))
+        written.append(write(document, markdown(parts, "Results")))
     if figures is not None:
         for number, part in enumerate(parts, 1):
             for place, figure in enumerate(part.figures.values(), 1):
@@ -44,9 +44,3 @@ def command(out: Path, document: Path | None, figures: Path | None, as_json: boo
     show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="results", as_json=as_json)
     for path in written:
         click.echo(f"written: {path}", err=True)
-
-
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path

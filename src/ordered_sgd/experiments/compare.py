@@ -1,6 +1,6 @@
 """Ordered SGD against plain SGD and the random-q control, as given and at the best rate of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,8 +127,13 @@ def best_rate(spec: ExperimentSpec, run_all: RunAll, trials: int) -> float:
     """The rate of the grid with the lowest mean error on a held-out share of the training set."""
     seeds = range(min(trials, TUNING_SEEDS))
     tried = _by_seed([spec.but(lr=rate, validation=HELD_OUT) for rate in GRID], seeds, run_all)
-    errors = [np.mean(np.nan_to_num(Arm("", runs).last("test_error"), nan=100.0)) for runs in tried]
-    return GRID[int(np.argmin(errors))]
+    return lowest(dict(zip(GRID, tried, strict=True)))
+
+
+def lowest(tried: Mapping[float, Sequence[Run]]) -> float:
+    """The rate whose runs end with the lowest mean error; one that diverged counts as all wrong."""
+    errors = {rate: Arm("", tuple(runs)).last("test_error") for rate, runs in tried.items()}
+    return min(errors, key=lambda rate: float(np.mean(np.nan_to_num(errors[rate], nan=100.0))))
 
 
 def _by_seed(specs: Sequence[ExperimentSpec], seeds: range, run_all: RunAll) -> list[tuple[Run, ...]]:

@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from ordered_sgd.experiments.compare import Arm, RunAll, replay_of
+from ordered_sgd.experiments.compare import Arm, RunAll, lowest, replay_of
 from ordered_sgd.experiments.recipes import RecipeRow
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.spec import ExperimentSpec
@@ -21,11 +19,6 @@ class Reproduced:
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
-
-    @property
-    def partial(self) -> str:
-        """What every cell must say: what was shrunk, or is missing of the data."""
-        return self.row.shrunk
 
 
 def reproduce(rows: Sequence[RecipeRow], run_all: RunAll, *, trials: int) -> list[Reproduced]:
@@ -49,9 +42,7 @@ def _at_picked_rate(row: RecipeRow, run_all: RunAll, trials: int) -> RecipeRow:
     if not stage:
         return row
     runs = run_all([spec.but(seed=seed) for spec in stage.values() for seed in range(trials)])
-    arms = [Arm(f"{rate:g}", tuple(runs[i * trials : (i + 1) * trials])) for i, rate in enumerate(stage)]
-    errors = [np.mean(np.nan_to_num(arm.last("test_error"), nan=100.0)) for arm in arms]
-    rate = list(stage)[int(np.argmin(errors))]
+    rate = lowest({rate: runs[i * trials : (i + 1) * trials] for i, rate in enumerate(stage)})
     return replace(row.at_rate(rate), notes=(*row.notes, f"The rate that was picked: {rate:g}."))
 
 

@@ -28,7 +28,7 @@ def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
                 "best_std": _finite(np.std(best)),
                 "seeds": len(arm.runs),
                 "diverged": arm.diverged,
-                "shrunk": one.partial,
+                "shrunk": one.row.shrunk,
             }
         )
     return rows
@@ -56,7 +56,7 @@ def verdict(one: Reproduced, number: str) -> str:
     if number == "train_accuracy" and difference.clear:
         words = "better than" if difference.mean > 0 else "worse than"
     text = f"{one.row.id}: {ordered.name} is {words} {plain.name} ({numbers})"
-    return f"{text}{_beside_paper(one, number)}{f' [{one.partial}]' if one.partial else ''}."
+    return f"{text}{_beside_paper(one, number)}{f' [{one.row.shrunk}]' if one.row.shrunk else ''}."
 
 
 def _beside_paper(one: Reproduced, number: str) -> str:
