@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as Samples
 
 from ordered_sgd.bench.baselines import new_optimizer, sgd_step
 from ordered_sgd.bench.models import WORKLOADS
-from ordered_sgd.bench.timing import Timing, interleave
+from ordered_sgd.bench.timing import Timing, every, interleave
 from ordered_sgd.data.dataset import Dataset
 from ordered_sgd.data.protocol import Recipe
 from ordered_sgd.data.source import BatchSource
@@ -134,7 +134,7 @@ def measure_feed(
             calls: dict[str, Callable[[], object]] = {name: feed.__next__ for name, feed in _feeds(shape, s, n).items()}
             if shape == "mnist":
                 calls[LENET] = _lenet_step(s)
-            seconds = interleave(_with_tick(calls, tick, inner), rounds=rounds, warmup=warmup, inner=inner)
+            seconds = interleave({**calls, "tick": every(inner, tick)}, rounds=rounds, warmup=warmup, inner=inner)
             yield [_row(shape, name, s, seconds) for name in calls]
     finally:
         torch.set_num_threads(before)
@@ -171,21 +171,6 @@ def _lenet_step(s: int) -> Callable[[], Tensor]:
     optimizer = new_optimizer(model)
     x, y = workload.make_batch(s, torch.Generator().manual_seed(0))
     return lambda: sgd_step(model, workload.mean_loss, optimizer, x, y)
-
-
-def _with_tick(
-    calls: dict[str, Callable[[], object]], tick: Callable[[], object], inner: int
-) -> dict[str, Callable[[], object]]:
-    """The calls, and one that ticks at the last of its `inner` repetitions."""
-    seen = 0
-
-    def count() -> None:
-        nonlocal seen
-        seen += 1
-        if seen % inner == 0:
-            tick()
-
-    return {**calls, "tick": count}
 
 
 def _row(shape: str, name: str, s: int, seconds: dict[str, Timing]) -> FeedRow:

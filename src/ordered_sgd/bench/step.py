@@ -21,7 +21,7 @@ import torch
 from ordered_sgd.bench.models import WORKLOADS
 from ordered_sgd.bench.probe import Probe, probe_apart
 from ordered_sgd.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
-from ordered_sgd.bench.timing import Timing, interleave
+from ordered_sgd.bench.timing import Timing, every, interleave
 from ordered_sgd.core.step import ENGINES
 
 LIMIT_A, LIMIT_B = "limit-a", "limit-b"
@@ -167,7 +167,7 @@ def _column(
     subjects.set_q(q)
     names = rows_at(plan.s, q)
     inner = _repeats(subjects.calls[SGD])
-    ticks = _every(inner + _SETTLE, tick)
+    ticks = every(inner + _SETTLE, tick)
     calls = {name: subjects.calls[name] for name in names} | subjects.pieces() | {"tick": ticks}
     seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner, settle=_SETTLE)
     limits = limit_seconds({name: timing.median for name, timing in seconds.items()})
@@ -244,19 +244,6 @@ def _repeats(call: Callable[[], object]) -> int:
     start = time.perf_counter()
     call()
     return max(1, min(500, round(_SHORTEST / (time.perf_counter() - start))))
-
-
-def _every(n: int, call: Callable[[], object]) -> Callable[[], None]:
-    """A function that passes on every n-th call."""
-    calls = 0
-
-    def counted() -> None:
-        nonlocal calls
-        calls += 1
-        if calls % n == 0:
-            call()
-
-    return counted
 
 
 def _forget_compiled() -> None:

@@ -59,6 +59,19 @@ def interleave(
     return {name: _summary(values) for name, values in seconds.items()}
 
 
+def every(n: int, call: Callable[[], object]) -> Callable[[], None]:
+    """A function that passes on every n-th call."""
+    calls = 0
+
+    def counted() -> None:
+        nonlocal calls
+        calls += 1
+        if calls % n == 0:
+            call()
+
+    return counted
+
+
 def _summary(values: list[float]) -> Timing:
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return Timing(median=median, low=low, high=high)
