@@ -16,6 +16,7 @@ S = 64
 BARS = {32: 1.3, 16: 1.8, 8: 2.05, 4: 2.2}  # speed-up over SGD of the better of rows and twopass
 LARGE = ["lenet", "preact-resnet18-bn", "preact-resnet18-gn", "vit", "causal"]
 OWN_LIMIT = {"rows": "of_limit_b", "twopass": "of_limit_a"}
+ROUNDS = {"preact-resnet18-bn": 3, "preact-resnet18-gn": 3, "causal": 3, "vit": 5}  # steps of seconds; 11 for others
 NEAR = 0.85  # of the limit's speed
 SAME = 0.95  # of the speed of the same step: what quartiles of a quiet machine leave open
 
@@ -24,7 +25,7 @@ SAME = 0.95  # of the speed of the same step: what quartiles of a quiet machine 
 def columns(model: str) -> dict[int, dict[str, StepRow]]:
     """The rows of a model by q and name, measured once for all tests."""
     torch.set_num_threads(1)
-    plan = Plan([model], s=S, qs=default_qs(S), rounds=11, probe=False)
+    plan = Plan([model], s=S, qs=default_qs(S), rounds=ROUNDS.get(model, 11), probe=False)
     found = {column[0].q: {row.row: row for row in column} for column in measure(plan)}
     for q, rows in found.items():
         print(f"{model}, q = {q}: " + ", ".join(f"{name} {row.speedup:.2f}" for name, row in rows.items()))
