@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # pytest with branch coverage on two cores; tests marked slow and bench stay out (pyproject.toml)
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help setup demo test test-all bench lint build clean
+.PHONY: help setup demo test test-all bench results lint build clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,14 @@ test-all: lint  ## the slow tests as well
 
 bench: $(READY)  ## measure the speed bars, one at a time; keep the machine quiet
 	$(PYTEST) -m bench -rA tests/bench
+
+RECORDS := docs/records/results.csv.gz
+results: export ORDERED_SGD_HOME := .results
+results: $(READY)  ## RESULTS.md and its records: takes up those that are here and trains what is missing; hours
+	test ! -e $(RECORDS) || $(BIN)/osgd records import $(RECORDS)
+	$(BIN)/osgd reproduce results
+	$(BIN)/osgd records export --digits 6 | gzip -9n > .results/new.csv.gz && mv .results/new.csv.gz $(RECORDS)
+	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md
 
 build: $(READY)  ## sdist and wheel in dist/
 	$(BIN)/python -m build --quiet

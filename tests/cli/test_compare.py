@@ -93,7 +93,7 @@ def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
     assert "[2 of 400 epochs]" in text
     assert text.startswith("# Results\n")
     assert "| sgd |" in text
-    assert len(list((tmp_path / "pictures").glob("*.png"))) == 3
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 4  # boundaries, curves of both, Figure 2
     rows = list(csv.DictReader(io.StringIO(run(records, "export").stdout)))
     assert len({(row["run_id"], row["epoch"]) for row in rows}) == len(rows) > 0
     assert len(json.loads(run(records, "export", "--format", "json").stdout)) == len(rows)

@@ -67,6 +67,8 @@ TABLE = [
             (("rm",), "Missing argument 'RUN_ID...'"),
             (("rm", "abc"), "osgd records: RUN_ID must be the id of a recorded run; got abc. Run: osgd records list"),
             (("export", "--format", "xml"), "'xml' is not one of 'csv', 'json'"),
+            (("import",), "Missing argument 'FILE...'"),
+            (("import", "none.csv"), "'none.csv' does not exist"),
         ),
     ),
     Row(

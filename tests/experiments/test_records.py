@@ -1,4 +1,3 @@
-import json
 import multiprocessing
 import os
 import sqlite3
@@ -52,19 +51,13 @@ def test_an_epoch_is_recorded_once_and_a_run_again_only_on_request(records: Reco
     assert records.artifact(SPEC, "boundary") is None
 
 
-def test_the_export_is_flat_and_unique(records: Records) -> None:
-    for seed in (0, 1):
-        spec = SPEC.but(seed=seed)
-        records.begin(spec)
-        for epoch in (1, 2):
-            records.add(spec, replace(ROW, epoch=epoch))
-    rows = records.export()
-    keys = {tuple(row[name] for name in ("run_id", "spec", "method", "seed", "epoch")) for row in rows}
-    assert len(rows) == len(keys) == 4
-    assert ExperimentSpec.from_json(rows[-1]["spec"]) == SPEC.but(seed=1)
-    json.dumps(rows, allow_nan=False)
-    records.remove(SPEC)
-    assert {row["seed"] for row in records.export()} == {1}
+def test_runs_made_elsewhere_are_taken_up_once(records: Records, tmp_path: Path) -> None:
+    records.begin(SPEC)
+    records.add(SPEC, ROW)
+    other = Records(tmp_path / "other")
+    assert other.take(records.runs()) == 1
+    assert other.take(records.runs()) == 0
+    assert other.runs() == records.runs()
 
 
 def test_without_a_file_there_are_no_runs_and_none_is_made(records: Records) -> None:

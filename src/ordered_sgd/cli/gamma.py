@@ -10,12 +10,6 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import resolve_q
 
 MOST = 10**8  # samples: all weights are in memory
-# Figure 2 of the paper: its (s, q), with our choice of n (the text does not give it).
-FIGURE_2: list[tuple[int, int, tuple[int, ...]]] = [
-    (10, 3, (10, 20, 100)),
-    (100, 30, (100, 200, 1000)),
-    (100, 60, (100, 200, 1000)),
-]
 
 
 def summary(n: int, s: int, q: int) -> dict[str, Any]:
@@ -67,6 +61,7 @@ def command(
         raise click.UsageError("--figure2 must stand without --n, --s and --q; got both.")
     if not figure2 and any(value is None for value in given):
         raise click.UsageError("--n, --s and --q must be given together; got fewer. For the paper's figure: --figure2.")
+    from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
     from ordered_sgd.theory.weights import check_nsq
 
     panels = FIGURE_2
@@ -85,7 +80,7 @@ def command(
     show(rows, title="weights gamma_j by rank of the loss, largest first", as_json=as_json)
     if no_figure:
         return
-    from ordered_sgd.report.gamma import draw_gamma
+    from ordered_sgd.report.figures import save
 
-    for path in draw_gamma(panels, out):
+    for path in save(draw_gamma(panels), out):
         click.echo(f"written: {path}", err=True)

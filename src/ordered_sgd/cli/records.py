@@ -1,8 +1,8 @@
 """`osgd records`: what has been run."""
 
-import csv
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -49,18 +49,31 @@ def list_(as_json: bool) -> None:
 
 @command.command(context_settings=_HELP)
 @click.option("--format", "kind", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
-def export(kind: str) -> None:
+@click.option(
+    "--digits", type=click.IntRange(min=1), default=None, help="Significant digits of numbers; all if not given."
+)
+def export(kind: str, digits: int | None) -> None:
     """Every epoch of every run on standard output, a row each."""
+    from ordered_sgd.experiments.exported import flat_rows, write_csv
     from ordered_sgd.experiments.records import Records
 
-    rows = Records().export()
+    rows = flat_rows(Records().runs(), digits)
     if kind == "json":
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps(list(rows), indent=1))
         return
-    if rows:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, sys.stdout)
+
+
+@command.command("import", context_settings=_HELP)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, path_type=Path))
+def import_(files: tuple[Path, ...]) -> None:
+    """Take up what `export` wrote as CSV, compressed by gzip or not; runs that are here stay as they are."""
+    from ordered_sgd.experiments.exported import read_csv
+    from ordered_sgd.experiments.records import Records
+
+    records = Records()
+    for file in files:
+        click.echo(f"{file}: {records.take(read_csv(file)):,} new runs", err=True)
 
 
 @command.command(context_settings=_HELP)

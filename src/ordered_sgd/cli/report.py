@@ -1,11 +1,15 @@
 """`osgd report`: everything that was recorded, on one page."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ordered_sgd.cli.options import json_option, show, write
 from ordered_sgd.errors import ArgumentError, message
+
+if TYPE_CHECKING:
+    from ordered_sgd.report.exhibits import Section
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,22 +22,24 @@ from ordered_sgd.errors import ArgumentError, message
 @click.option(
     "--figures", type=click.Path(path_type=Path), default=None, help="Also the figures, as PNG and SVG files."
 )
+@click.option(
+    "--from",
+    "exported",
+    type=click.Path(exists=True, path_type=Path),
+    default=None,
+    help="Exported records (CSV) in place of your own: all that RESULTS.md shows.",
+)
 @json_option
-def command(out: Path, document: Path | None, figures: Path | None, as_json: bool) -> None:
+def command(out: Path, document: Path | None, figures: Path | None, exported: Path | None, as_json: bool) -> None:
     """Everything that was recorded, as one HTML page that needs no network.
 
     A section for every comparison and every table or figure of the paper that was run, in the order of the commands.
     """
-    from ordered_sgd.experiments.records import Records
-    from ordered_sgd.report.exhibits import markdown, sections
+    from ordered_sgd.report.exhibits import markdown, results_sections
     from ordered_sgd.report.figures import save
     from ordered_sgd.report.page import report_page
 
-    records = Records()
-    parts = sections(records)
-    if not parts:
-        remedy = "Run one first: osgd compare, or: osgd reproduce --list"
-        raise ArgumentError(message("osgd report", "an experiment", "be recorded", f"none in {records.path}", remedy))
+    parts = _own_sections() if exported is None else results_sections(exported)
     written = [write(out, report_page(parts))]
     if document is not None:
         written.append(write(document, markdown(parts, "Results")))
@@ -44,3 +50,15 @@ def command(out: Path, document: Path | None, figures: Path | None, as_json: boo
     show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="results", as_json=as_json)
     for path in written:
         click.echo(f"written: {path}", err=True)
+
+
+def _own_sections() -> list["Section"]:
+    from ordered_sgd.experiments.records import Records
+    from ordered_sgd.report.exhibits import sections
+
+    records = Records()
+    parts = sections(records.requests(), records.recorded, records.artifact)
+    if not parts:
+        remedy = "Run one first: osgd compare, or: osgd reproduce --list"
+        raise ArgumentError(message("osgd report", "an experiment", "be recorded", f"none in {records.path}", remedy))
+    return parts

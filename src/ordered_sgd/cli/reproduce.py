@@ -11,9 +11,12 @@ from ordered_sgd.cli.progress import epoch_bar
 from ordered_sgd.errors import ArgumentError, message
 
 if TYPE_CHECKING:
-    from ordered_sgd.experiments.recipes import Protocol, RecipeRow
+    from ordered_sgd.experiments.recipes import Protocol
+    from ordered_sgd.experiments.reproduce import Request
 
 _WHERE = "osgd reproduce"
+_ALL = "results"  # stands for everything that RESULTS.md shows
+_OF_ONE = ("wanted", "trials", "protocol", "switches", "epochs", "train_size", "width")  # options that `results` fixes
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +33,9 @@ _WHERE = "osgd reproduce"
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     name: str | None,
     wanted: str | None,
     trials: int,
@@ -47,52 +52,72 @@ def command(
 ) -> None:
     """The paper's tables and figures.
 
-    EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, or ablation. The paper's numbers stand beside ours, with
-    a verdict on every row. Runs are recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2
-    and 4 show times: they run one at a time; keep the machine quiet.
+    EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, ablation, whole-training or batchnorm; or results, for
+    everything that RESULTS.md shows. The paper's numbers stand beside ours, with a verdict on every row. Runs are
+    recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2 and 4 show times: they run one at
+    a time; keep the machine quiet.
     """
-    from ordered_sgd.experiments.recipes import exhibit, preset
+    from ordered_sgd.experiments.recipes import preset
+    from ordered_sgd.experiments.reproduce import Request
+    from ordered_sgd.experiments.results import RESULTS
 
     turned = _turned(switches)
-    how = preset(protocol, **turned)
     if name is None:
         if not only_list:
             remedy = "See them all: osgd reproduce --list"
             raise ArgumentError(message(_WHERE, "EXHIBIT", "be named", "none", remedy))
-        _show_list(how, trials, as_json)
+        _show_list(preset(protocol, **turned), trials, as_json)
         return
-    shown = exhibit(name, how)
-    rows = shown.rows if wanted is None else shown.pick([part.strip() for part in wanted.split(",")])
-    smaller = {"epochs": epochs, "train_size": train_size, "width": width}
-    request = {"exhibit": name, "rows": [row.id for row in rows], "trials": trials, "shrink": smaller}
-    rows = tuple(row.shrink(epochs=epochs, train_size=train_size, width=width) for row in rows)
+    if name == _ALL:
+        _check_alone(context)
+        requests = RESULTS
+    else:
+        rows = () if wanted is None else tuple(part.strip() for part in wanted.split(","))
+        requests = (Request(name, rows, trials, protocol, turned, epochs, train_size, width),)
     if only_list:
-        _show_rows(name, rows, trials, as_json)
+        _show_rows(requests, as_json)
         return
+    cells = [cell for one in requests for cell in _carry_out(one, workers, force=force, quiet=quiet, told=not as_json)]
+    if as_json:
+        show(cells, title="", as_json=True)
 
+
+def _carry_out(
+    request: "Request", workers: int | None, *, force: bool, quiet: bool, told: bool
+) -> list[dict[str, Any]]:
+    """Train what is not recorded, and tell what was found, or only give it back in numbers."""
     from ordered_sgd.experiments.backends.processes import Processes
     from ordered_sgd.experiments.records import Records
     from ordered_sgd.experiments.reproduce import reproduce
-    from ordered_sgd.report.reproduce import cells, table, verdict
+    from ordered_sgd.report.reproduce import cells, found, table
 
-    total = sum(trials * row.runs * next(iter(row.arms.values())).epochs for row in rows)
+    shown = request.shown()
+    total = sum(request.trials * row.runs * next(iter(row.arms.values())).epochs for row in shown.rows)
     count = 1 if shown.serial else workers
     records = Records()
-    records.ask({"command": "reproduce", **request, "protocol": protocol, "switches": turned})
+    records.ask({"command": "reproduce", **request.to_dict()})
     with (
-        epoch_bar(f"{_WHERE} {name}", total, quiet=quiet) as report,
-        Processes(records, workers=count, again=force or shown.serial, progress=report) as run_all,
+        epoch_bar(f"{_WHERE} {shown.name}", total, quiet=quiet) as report,
+        Processes(records, workers=count, again=force, progress=report) as run_all,
     ):
-        results = reproduce(rows, run_all, trials=trials)
-    if as_json:
-        show([cell for one in results for cell in cells(one, shown.number)], title="", as_json=True)
-        return
-    for one in results:
-        click.echo(verdict(one, shown.number))
-    title = f"{shown.title}: {shown.number.replace('_', ' ')}, mean (standard deviation) of {trials} seeds; {how.name}"
-    show(table(results, shown.number), title=title, as_json=False)
-    for note in dict.fromkeys([*shown.notes, *(note for one in results for note in one.row.notes)]):
-        click.echo(f"note: {note}", err=True)
+        results = reproduce(shown.rows, run_all, trials=request.trials)
+    if told:
+        for sentence in found(results, shown):
+            click.echo(sentence)
+        seeds = f"mean (standard deviation) of {request.trials} seeds; {request.how.name}"
+        show(table(results, shown), title=f"{shown.title}: {shown.number.replace('_', ' ')}, {seeds}", as_json=False)
+        for note in dict.fromkeys([*shown.notes, *(note for one in results for note in one.row.notes)]):
+            click.echo(f"note: {note}", err=True)
+    return [cell for one in results for cell in cells(one, shown.number)]
+
+
+def _check_alone(context: click.Context) -> None:
+    """Refuse options that would make `results` something else than RESULTS.md."""
+    given = [name for name in _OF_ONE if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
+    if given:
+        option = {"wanted": "--rows", "switches": "--switch"}.get(given[0], f"--{given[0].replace('_', '-')}")
+        remedy = "Name one table or figure to change it."
+        raise ArgumentError(message(_WHERE, _ALL, "stand without other choices", option, remedy))
 
 
 def _turned(switches: Sequence[str]) -> dict[str, Any]:
@@ -126,13 +151,20 @@ def _show_list(protocol: "Protocol", trials: int, as_json: bool) -> None:
     )
 
 
-def _show_rows(name: str, rows: Sequence["RecipeRow"], trials: int, as_json: bool) -> None:
+def _show_rows(requests: Sequence["Request"], as_json: bool) -> None:
     from ordered_sgd.experiments.recipes import row_work
 
     speed = _speed()
     lines = [
-        {"exhibit": name, "row": row.id, "runs": trials * row.runs, "hours": trials * row_work(row) / speed / 3600}
-        for row in rows
+        {
+            "exhibit": one.exhibit,
+            "protocol": one.how.name,
+            "row": row.id,
+            "runs": one.trials * row.runs,
+            "hours": one.trials * row_work(row) / speed / 3600,
+        }
+        for one in requests
+        for row in one.shown().rows
     ]
     show(lines, title="hours of one core on this machine, roughly", as_json=as_json)
 

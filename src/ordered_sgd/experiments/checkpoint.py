@@ -1,7 +1,8 @@
 """Checkpoints: a file that is either whole or not there, read without running anything that is in it."""
 
+import contextlib
 import os
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ def save_checkpoint(state: dict[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        part.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         remedy = "Free some space or set ORDERED_SGD_HOME to a folder that can be written."
-        raise RecordError(message("checkpoint", str(path), "be writable", reason, remedy)) from error
+        raise RecordError(message("checkpoint", str(path), "be writable", _reason(error), remedy)) from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -32,9 +33,24 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch does not look at the checksums that it writes
+        if damaged is not None:
+            raise ValueError(f"a wrong checksum of {damaged}")
+        state = torch.load(path, weights_only=True)
+        if not isinstance(state, dict):
+            raise TypeError(f"a {type(state).__name__}")
+    except Exception as error:  # readers of damaged files raise whatever they stumble over
         remedy = "Remove it: the run then starts from its beginning."
-        raise RecordError(message("checkpoint", str(path), "be a whole checkpoint", reason, remedy)) from error
+        raise RecordError(message("checkpoint", str(path), "be a whole checkpoint", _reason(error), remedy)) from error
     return state
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong in a few words: the system's, which torch's writer hides behind an error of its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0][:120].rstrip(".")

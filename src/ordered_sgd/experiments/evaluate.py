@@ -1,6 +1,6 @@
 """What a model is worth: errors and losses over a whole set, in evaluation mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ordered_sgd.core.criteria import multiclass_hinge
-from ordered_sgd.data.source import BatchSource
+from ordered_sgd.data.source import Batch, BatchSource
 from ordered_sgd.experiments.spec import Loss
 
 
@@ -27,13 +27,20 @@ class Scores(NamedTuple):
         return 100 * float((self.scores.argmax(axis=1) != self.y).mean())
 
 
+def batches(source: BatchSource, model: nn.Module) -> Iterator[Batch]:
+    """The batches of a source, with images laid out channels-last where the model convolves: faster on a CPU."""
+    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    for x, y, indices in source:
+        yield Batch(x.to(memory_format=torch.channels_last) if convolves and x.dim() == 4 else x, y, indices)
+
+
 @torch.no_grad()
 def scores_of(model: nn.Module, source: BatchSource, criterion: Callable[[Tensor, Tensor], Tensor]) -> Scores:
     """Scores and losses of all samples of a source; the model's mode is put back."""
     was_training = model.training
     model.eval()
     try:
-        parts = [(outputs := model(x), criterion(outputs, y), y) for x, y, _ in source]
+        parts = [(outputs := model(x), criterion(outputs, y), y) for x, y, _ in batches(source, model)]
     finally:
         model.train(was_training)
     outputs, losses, y = (torch.cat(part).cpu() for part in zip(*parts, strict=True))

@@ -6,7 +6,7 @@ import platform
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,19 +110,12 @@ class Records:
         """What commands were asked for, each once, the newest last."""
         if not self.path.exists():
             return []
-        with self._open() as database:
+        with self._reading() as database:
             return [json.loads(text) for (text,) in database.execute("SELECT request FROM requests ORDER BY rowid")]
 
     def recorded(self, specs: Iterable[ExperimentSpec]) -> list[Run]:
         """The finished runs of all specs, in their order, or an error: to look at results without training."""
-        wanted = list(specs)
-        known = {run.spec: run for run in self.runs() if run.finished}
-        missing = sum(spec not in known for spec in wanted)
-        if missing:
-            remedy = "Run the command that makes them to its end."
-            got = f"{missing} of {len(wanted)} that are not"
-            raise RecordError(message("records", "runs", "be recorded", got, remedy))
-        return [known[spec] for spec in wanted]
+        return among(self.runs(), specs)
 
     def finish(self, spec: ExperimentSpec) -> None:
         """Note that a run is over."""
@@ -138,7 +131,7 @@ class Records:
         if not self.path.exists():
             return []
         only, given = ("", ()) if run_id is None else (" WHERE run_id = ?", (run_id,))
-        with self._open() as database:
+        with self._reading() as database:
             heads = database.execute(f"SELECT run_id, spec, versions, finished FROM runs{only} ORDER BY rowid", given)
             found = {
                 head[0]: Run(ExperimentSpec.from_json(head[1]), json.loads(head[2]), [], bool(head[3]))
@@ -153,20 +146,27 @@ class Records:
         with self._open() as database:
             database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
 
-    def export(self) -> list[dict[str, Any]]:
-        """One flat row per run and epoch, unique in run_id, spec, method, seed and epoch together."""
-        names = [field.name for field in fields(EpochRow)]
-        return [
-            {
-                "run_id": run.spec.run_id,
-                "spec": run.spec.to_json(),
-                "method": run.spec.method_name,
-                "seed": run.spec.seed,
-                **{name: getattr(row, name) for name in names},
-            }
-            for run in self.runs()
-            for row in run.rows
-        ]
+    def take(self, runs: Iterable[Run]) -> int:
+        """Record runs that were made elsewhere, and say how many were new; one that is here stays as it is."""
+        here = {run.spec for run in self.runs()}
+        new = [run for run in runs if run.spec not in here]
+        with self._open() as database:
+            for run in new:
+                head = (run.spec.run_id, run.spec.to_json(), json.dumps(run.versions), run.finished)
+                database.execute("INSERT INTO runs (run_id, spec, versions, finished) VALUES (?, ?, ?, ?)", head)
+                rows = [(run.spec.run_id, row.epoch, json.dumps(asdict(row))) for row in run.rows]
+                database.executemany("INSERT INTO epochs VALUES (?, ?, ?)", rows)
+        return len(new)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees the records of one moment, whoever writes meanwhile."""
+        try:
+            with self._open() as database:
+                database.execute("BEGIN")
+                yield database
+        except (ValueError, TypeError, KeyError) as error:  # SQLite does not check what its cells hold
+            raise RecordError(_fault(self.path, error)) from error
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -182,15 +182,54 @@ class Records:
                     yield database
             finally:
                 database.close()
-        except sqlite3.OperationalError as error:
-            remedy = "Free some space or set ORDERED_SGD_HOME to a folder that can be written."
-            raise RecordError(message("records", str(self.path), "be writable", error, remedy)) from error
-        except sqlite3.DatabaseError as error:
-            remedy = "Move it away to start anew; nothing was changed in it."
-            raise RecordError(message("records", str(self.path), "be a database of records", error, remedy)) from error
+        except sqlite3.Error as error:
+            raise RecordError(_fault(self.path, error)) from error
         except OSError as error:
             remedy = "Set ORDERED_SGD_HOME to a folder that can be written."
             raise RecordError(message("records", str(self.folder), "be writable", error.strerror, remedy)) from error
+
+
+# What SQLite says of the storage or of other processes, by the lowest byte of its code; all else is about the content.
+_STORAGE = (
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """What is wrong with the database, and what to do."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code in _STORAGE:
+        remedy = "Free some space or set ORDERED_SGD_HOME to a folder that can be written."
+        return message("records", str(path), "be writable", error, remedy)
+    if code in _BUSY:
+        remedy = "Wait for the other process, or end it."
+        return message("records", str(path), "be free for writing", error, remedy)
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        remedy = "Run the command again."
+        return message("records", str(path), "keep a run until it is over", "one that was removed meanwhile", remedy)
+    remedy = "Move it away to start anew, or put a copy in its place."
+    return message("records", str(path), "be a database of records", _line(error), remedy)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def among(runs: Iterable[Run], specs: Iterable[ExperimentSpec]) -> list[Run]:
+    """Those of the runs that have these specs, in their order, or an error if one is not there or not over."""
+    wanted = list(specs)
+    known = {run.spec: run for run in runs if run.finished}
+    missing = sum(spec not in known for spec in wanted)
+    if missing:
+        remedy = "Run the command that makes them to its end."
+        got = f"{missing} of {len(wanted)} that are not"
+        raise RecordError(message("records", "runs", "be recorded", got, remedy))
+    return [known[spec] for spec in wanted]
 
 
 def versions() -> dict[str, str]:

@@ -1,12 +1,67 @@
 """Rows of the paper's exhibits, carried out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from ordered_sgd.experiments.compare import Arm, RunAll, lowest, replay_of
-from ordered_sgd.experiments.recipes import RecipeRow
+from ordered_sgd.experiments.recipes import TRIALS, Exhibit, Protocol, RecipeRow, exhibit, preset
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.spec import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: rows of an exhibit in a protocol, as they are or smaller.
+
+    Records keep it, so that a report can show it again.
+
+    Parameters
+    ----------
+    exhibit, rows
+        Its name, and ids or patterns such as ``"semeion-*"``; all rows if none is given.
+    trials
+        Seeds 0, 1, ...
+    protocol, switches
+        Name of a preset, and switches of it that are turned.
+    epochs, train_size, width
+        To make the rows smaller.
+
+    Examples
+    --------
+    >>> [row.id for row in Request("table1", ("semeion-s*",)).shown().rows]
+    ['semeion-svm']
+    """
+
+    exhibit: str
+    rows: tuple[str, ...] = ()
+    trials: int = TRIALS
+    protocol: str = "paper"
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int | None = None
+    train_size: int | None = None
+    width: float | None = None
+
+    @classmethod
+    def from_dict(cls, kept: Mapping[str, Any]) -> "Request":
+        """The request that `to_dict` gave, as JSON keeps it."""
+        return cls(**{**kept, "rows": tuple(kept["rows"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The request for the records."""
+        return asdict(self)
+
+    @property
+    def how(self) -> Protocol:
+        """The protocol with its switches turned."""
+        return preset(self.protocol, **self.switches)
+
+    def shown(self) -> Exhibit:
+        """The exhibit with the rows that are asked for, in their size."""
+        whole = exhibit(self.exhibit, self.how)
+        picked = whole.pick(self.rows) if self.rows else whole.rows
+        rows = (row.shrink(epochs=self.epochs, train_size=self.train_size, width=self.width) for row in picked)
+        return replace(whole, rows=tuple(rows))
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ def run(
         if time.monotonic() - saved > every:
             save_checkpoint(training.state_dict(), checkpoint)
             saved = time.monotonic()
+    for name, content in training.artifacts().items():
+        records.add_artifact(spec, name, content)
     records.finish(spec)
     checkpoint.unlink(missing_ok=True)
     found = records.get(spec)

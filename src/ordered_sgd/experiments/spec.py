@@ -63,6 +63,9 @@ class ExperimentSpec:
         Of `OrderedStep`.
     threads
         Of torch: sums depend on it in the last bits.
+    timed
+        Whether its seconds are to be shown: such a run is made by itself on a quiet machine, and is another one than
+        the same run among others.
     seed
         Of initial weights, order, augmentation, dropout, and of the held-out share.
     """
@@ -96,6 +99,7 @@ class ExperimentSpec:
     engine: str = "auto"
     batchnorm: str | None = None
     threads: int = 1
+    timed: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,6 +123,9 @@ class ExperimentSpec:
         if not 0 <= self.validation < 1:
             remedy = "Use validation=0.2 to hold out a fifth."
             raise ArgumentError(message(where, "validation", "be a share in [0, 1)", self.validation, remedy))
+        if self.augment == "mixup" and self.accuracy != "clean":
+            remedy = "Of mixed images it stays near 55 %, and q would never move."
+            raise ArgumentError(message(where, "accuracy", "be 'clean' with mixup", repr(self.accuracy), remedy))
         if (self.method == "random") != bool(self.path):
             remedy = "Take the path from the record of the ordered run."
             rule = "be given for method='random', and for it alone"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from ordered_sgd.data.dataset import Dataset
 from ordered_sgd.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.data.source import BatchSource
 from ordered_sgd.errors import NonFiniteLossError
-from ordered_sgd.experiments.evaluate import criterion_for, scores_of, two_columns
+from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, grid_around, pack
+from ordered_sgd.experiments.evaluate import batches, criterion_for, scores_of, two_columns
 from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.experiments.row import EpochRow, epoch_row
 from ordered_sgd.experiments.spec import ExperimentSpec
@@ -49,7 +50,9 @@ class Training:
         s = min(spec.s, len(self.train_set))
         self.source = BatchSource.by_recipe(self.train_set, s, changes, rng=spec.seed)
         self.test = _still(self.test_set, changes, spec.seed)
-        self.plain = _still(self.train_set, Recipe(changes.scaling), spec.seed)
+        self.scaling = Recipe(changes.scaling)
+        self.plain = _still(self.train_set, self.scaling, spec.seed)
+        self.counts = torch.zeros(len(self.train_set), dtype=torch.int32)  # how often each sample was kept
         self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None)
         options: dict[str, Any] = {} if spec.batchnorm is None else {"batchnorm": spec.batchnorm}
         self.step = OrderedStep(
@@ -81,7 +84,7 @@ class Training:
     def _batches(self) -> Iterator[None]:
         for group in self.step.optimizer.param_groups:
             group["lr"] = self._rate()
-        for x, y, _ in self.source:
+        for x, y, indices in batches(self.source, self.model):
             start = time.perf_counter()
             record = self.step(x, y)
             seconds = time.perf_counter() - start
@@ -94,6 +97,7 @@ class Training:
                 "correct": float(record.correct) if record.correct is not None else np.nan,
             }
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in added.items()}
+            self.counts[indices[record.rows]] += 1  # an epoch has every sample once
             self.engine = record.engine
             yield None
 
@@ -118,6 +122,18 @@ class Training:
             test=test,
         )
 
+    def artifacts(self) -> dict[str, bytes]:
+        """What is recorded beside the epochs: how often each sample was kept, if not always; a boundary in the plane."""
+        found = {}
+        if self.spec.method != "sgd":
+            found[SELECTION] = pack(counts=self.counts.numpy())
+        if self.train_set.x.shape[1:] == (2,) and len(self.train_set.classes) == 2:
+            x, y, plane = grid_around(self.train_set.x)
+            points = replace(self.train_set, x=plane, y=np.zeros(len(plane), np.int64))
+            scores = scores_of(self.model, _still(points, self.scaling, self.spec.seed), self.criterion).scores
+            found[BOUNDARY] = pack(x=x, y=y, scores=(scores[:, 1] - scores[:, 0]).reshape(len(y), len(x)))
+        return found
+
     def _rate(self) -> float:
         return learning_rate(self.spec, self.epoch, decayed=self.decayed)
 
@@ -127,7 +143,7 @@ class Training:
             return self.sums["correct"] / self.sums["samples"]
         right = total = 0
         with torch.no_grad():
-            for x, y, indices in self.source:
+            for x, y, indices in batches(self.source, self.model):
                 labels = y if y.dim() == 1 else torch.from_numpy(self.train_set.y[indices.cpu().numpy()])
                 right += int((two_columns(self.model(x)).argmax(1) == labels).sum())
                 total += len(labels)
@@ -139,6 +155,7 @@ class Training:
             "spec": self.spec.to_json(),
             "epoch": self.epoch,
             "sums": self.sums,
+            "counts": self.counts,
             "decayed": self.decayed,
             "engine": self.engine,
             "model": self.model.state_dict(),
@@ -153,6 +170,7 @@ class Training:
         """Go on where `state_dict` was taken."""
         self.epoch, self.sums = state["epoch"], dict(state["sums"])
         self.decayed, self.engine = state["decayed"], state["engine"]
+        self.counts.copy_(state["counts"])
         self.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])
         self.step.load_state_dict(state["step"])

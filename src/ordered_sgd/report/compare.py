@@ -76,6 +76,45 @@ def _verdict(one: Arm, other: Arm, how: str) -> str:
     return f"{one.name} is {says} {other.name} {how}: {numbers}."
 
 
+def against_first(arms: Sequence[Arm]) -> list[str]:
+    """A sentence for every arm but the first: how its error and its training time compare with the first one's."""
+    plain, *others = arms
+    return [_in_error_and_time(arm, plain) for arm in others]
+
+
+def _in_error_and_time(arm: Arm, plain: Arm) -> str:
+    difference = paired(arm.last("test_error"), plain.last("test_error"))
+    whole = plain.total("seconds")
+    shares, until = arm.total("seconds") / whole, seconds_to(arm, plain) / whole
+    reached = int(np.isfinite(until).sum())
+    sooner = f"reaches its last error after {_mean(until):.2f} of it in" if reached else "reaches its last error in"
+    error = f"{interval(difference.mean, difference.half)} points of test error"
+    time = f"it takes {_mean(shares):.2f} of its training time, and {sooner} {reached} of {len(arm.runs)} seeds"
+    return f"{arm.name} is {in_words(difference)} {plain.name}: {error}; {time}."
+
+
+def comparison_table(arms: Sequence[Arm]) -> list[dict[str, str]]:
+    """The numbers of all arms as text: error, cross-entropy, calibration and time."""
+    return [
+        {
+            "method": row["method"],
+            "last epoch": spread(row["error"], row["std"]),
+            "best epoch": spread(row["best_error"], row["best_std"]),
+            "against the first": interval(row["difference"], row["half_width"]),
+            "cross-entropy": _number(row["cross_entropy"]),
+            "scaled": _number(row["cross_entropy_scaled"]),
+            "calibration error": _number(row["calibration_error"]),
+            "s per epoch": _number(row["seconds_per_epoch"]),
+            "s to SGD's error": f"{_number(row['seconds_to_error'])} ({row['reached']}/{row['seeds']})",
+        }
+        for row in summary(arms)
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
 def in_words(difference: Difference) -> str:
     """What the interval of a difference in error allows to say.
 

@@ -1,4 +1,4 @@
-"""Learning curves: the mean over seeds of a number per epoch, and its spread as a band."""
+"""Learning curves: the mean over seeds of a number per epoch or over time, and its spread as a band."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,22 @@ from typing import Any
 import numpy as np
 
 from ordered_sgd.experiments.compare import Arm
-from ordered_sgd.report.figures import COLOURS, new_figure
+from ordered_sgd.experiments.reproduce import Reproduced
+from ordered_sgd.report.figures import COLOURS, figure_grid, new_figure
 
 LINES = ("#7f7f7f", *COLOURS[1:], COLOURS[0])  # plain SGD, the first, is grey
 
-PANELS = {"test_error": "test error (%)", "train_loss": "training loss L", "q": "q"}
+LABELS = {
+    "test_error": "test error (%)",
+    "train_loss": "training loss L",
+    "train_accuracy": "training accuracy",
+    "q": "q",
+}
+PANELS = ("test_error", "train_loss", "q")
+_LOGARITHMIC = ("train_loss",)
 
 
-def draw_curves(arms: Sequence[Arm], panels: dict[str, str] = PANELS, *, log: tuple[str, ...] = ("train_loss",)) -> Any:
+def draw_curves(arms: Sequence[Arm], panels: Sequence[str] = PANELS) -> Any:
     """A figure with a panel for each number, a line for each arm, and a band of one standard deviation over seeds.
 
     Parameters
@@ -21,25 +29,61 @@ def draw_curves(arms: Sequence[Arm], panels: dict[str, str] = PANELS, *, log: tu
     arms
         Runs of the same length; one that diverged is drawn as far as it got.
     panels
-        Fields of an epoch's row, and what the axis calls them.
-    log
-        Panels with a logarithmic axis.
+        Fields of an epoch's row.
     """
     figure, axes = new_figure(len(panels), width=4.2, height=3.4)
-    for axis, (number, label) in zip(axes, panels.items(), strict=True):
-        for position, arm in enumerate(arms):
-            mean, std = by_epoch(arm, number)
-            epochs = np.arange(1, len(mean) + 1)
-            colour = LINES[position % len(LINES)]
-            axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6)
-            axis.fill_between(epochs, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
-        axis.set(xlabel="epoch", ylabel=label)
-        if number in log:
-            axis.set_yscale("log")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=min(4, len(arms)), frameon=False
-    )
+    for axis, number in zip(axes, panels, strict=True):
+        _draw(axis, arms, number)
+    _legend(figure, axes[0], len(arms))
     return figure
+
+
+def draw_panels(results: Sequence[Reproduced], number: str) -> Any:
+    """A row of panels for each problem, as the paper has them: a number by epoch, the training loss, and q."""
+    panels = tuple(dict.fromkeys([number, "train_loss", "q"]))
+    figure, axes = figure_grid(len(results), len(panels), width=4.0, height=2.9)
+    for one, line in zip(results, axes, strict=True):
+        for axis, panel in zip(line, panels, strict=True):
+            _draw(axis, one.arms, panel)
+        line[0].set_title(one.row.title, loc="left", fontsize="medium")
+    _legend(figure, axes[0][0], len(results[0].arms))
+    return figure
+
+
+def draw_times(arms: Sequence[Arm]) -> Any:
+    """Test error over the seconds spent in training steps, and the time of the whole training, an arm each."""
+    figure, (curves, bars) = new_figure(2, width=5.2, height=3.4)
+    for position, arm in enumerate(arms):
+        colour = LINES[position % len(LINES)]
+        seconds = np.cumsum(by_epoch(arm, "seconds")[0])
+        mean, std = by_epoch(arm, "test_error")
+        curves.plot(seconds, mean, color=colour, label=arm.name, linewidth=1.6, marker=".")
+        curves.fill_between(seconds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+        total = arm.total("seconds")
+        bars.barh(position, total.mean(), xerr=total.std(), color=colour, height=0.7)
+    curves.axhline(float(arms[0].last("test_error").mean()), color=LINES[0], linewidth=0.8, linestyle=(0, (4, 3)))
+    lowest = min(float(np.nanmin(arm.best("test_error"))) for arm in arms)
+    curves.set(xlabel="seconds in training steps", ylabel=LABELS["test_error"], ylim=(0.7 * lowest, 4 * lowest))
+    bars.set(xlabel="seconds of the whole training", yticks=range(len(arms)), yticklabels=[arm.name for arm in arms])
+    bars.invert_yaxis()
+    _legend(figure, curves, len(arms))
+    return figure
+
+
+def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
+    for position, arm in enumerate(arms):
+        mean, std = by_epoch(arm, number)
+        epochs = np.arange(1, len(mean) + 1)
+        colour = LINES[position % len(LINES)]
+        axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6)
+        axis.fill_between(epochs, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+    axis.set(xlabel="epoch", ylabel=LABELS.get(number, number))
+    if number in _LOGARITHMIC:
+        axis.set_yscale("log")
+
+
+def _legend(figure: Any, axis: Any, arms: int) -> None:
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=min(4, arms), frameon=False)
 
 
 def by_epoch(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:

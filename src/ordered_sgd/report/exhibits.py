@@ -1,18 +1,27 @@
-"""Everything that was asked for, from the records: tables, verdicts and figures, as HTML and as Markdown."""
+"""Everything that was asked for, from the records: tables, sentences and figures, as sections of a report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ordered_sgd.errors import RecordError
-from ordered_sgd.experiments.compare import compare
-from ordered_sgd.experiments.recipes import exhibit, preset
-from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.reproduce import Reproduced, reproduce
+from ordered_sgd.experiments.compare import RunAll, compare
+from ordered_sgd.experiments.exported import read_csv
+from ordered_sgd.experiments.recipes import Exhibit
+from ordered_sgd.experiments.records import among
+from ordered_sgd.experiments.reproduce import Reproduced, Request, reproduce
+from ordered_sgd.experiments.results import RESULTS
 from ordered_sgd.experiments.spec import ExperimentSpec
-from ordered_sgd.report.compare import interval, spread, summary, verdicts
-from ordered_sgd.report.curves import draw_curves
-from ordered_sgd.report.reproduce import table, verdict
+from ordered_sgd.report.boundaries import draw_boundaries
+from ordered_sgd.report.compare import comparison_table, verdicts
+from ordered_sgd.report.curves import draw_curves, draw_panels, draw_times
+from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
+from ordered_sgd.report.reproduce import found, table
+from ordered_sgd.report.reruns import reruns
+
+ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -26,76 +35,103 @@ class Section:
     notes: Sequence[str] = ()
 
 
-def sections(records: Records) -> list[Section]:
-    """A section for every request that is recorded, in the order in which they were made; an unfinished one says so."""
-    makers = {"compare": _compared, "reproduce": _reproduced}
-    parts = []
-    for request in records.requests():
+def sections(
+    requests: Iterable[Mapping[str, Any]], run_all: RunAll, artifact: ReadArtifact = lambda spec, name: None
+) -> list[Section]:
+    """A section for every request, in their order, and one on independent reruns; an unfinished one says so.
+
+    Parameters
+    ----------
+    requests
+        As `Records.requests` gives them.
+    run_all
+        Looks runs up: `Records.recorded`.
+    artifact
+        Looks up what a run left beside its numbers: `Records.artifact`.
+    """
+    parts, reproduced = [], []
+    for request in requests:
+        kept = {name: value for name, value in request.items() if name != "command"}
         try:
-            parts.append(makers[request["command"]](request, records))
+            if request["command"] == "compare":
+                parts.append(_compared(kept, run_all))
+                continue
+            one = Request.from_dict(kept)
+            results = reproduce(one.shown().rows, run_all, trials=one.trials)
+            reproduced += [(one, result) for result in results]
+            parts.append(_reproduced(one, results, artifact))
         except RecordError as error:
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
+    if reproduced:  # a report on the paper has its Figure 2 as well, which needs no training
+        title = "Figure 2: the weight of a sample by the rank of its loss"
+        note = "`osgd gamma --figure2` draws it by itself."
+        parts.append(Section(title, [], [], {"n gamma by rank": draw_gamma(FIGURE_2)}, (note,)))
+    lines = reruns(reproduced)
+    if lines:
+        parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=_RERUNS))
     return parts
+
+
+def results_sections(exported: Path) -> list[Section]:
+    """The sections of RESULTS.md, from exported records."""
+    runs = read_csv(exported)
+    requests = [{"command": "reproduce", **request.to_dict()} for request in RESULTS]
+    return sections(requests, partial(among, runs))
+
+
+_RERUNS = ("Test errors of the last epoch; the reruns of Semeion have 10 seeds (LeNet 3), the others one.",)
 
 
 def _title(request: Mapping[str, Any]) -> str:
     if request["command"] == "compare":
         spec = ExperimentSpec.from_json(request["base"])
         return f"Comparison on {spec.data}, {spec.model}"
-    return f"{request['exhibit']}, protocol {request['protocol']}"
+    return f"{numbered(request['exhibit'])}, protocol {request['protocol']}"
 
 
-def _compared(request: Mapping[str, Any], records: Records) -> Section:
+def _compared(request: Mapping[str, Any], run_all: RunAll) -> Section:
     base = ExperimentSpec.from_json(request["base"])
     extra = [ExperimentSpec.from_json(text) for text in request["extra"]]
-    arms = compare(base, records.recorded, trials=request["trials"], tune=request["tune"], extra=extra)
-    rows = [
-        {
-            "method": row["method"],
-            "last epoch": spread(row["error"], row["std"]),
-            "best epoch": spread(row["best_error"], row["best_std"]),
-            "against the first": interval(row["difference"], row["half_width"]),
-            "cross-entropy": _number(row["cross_entropy"]),
-            "scaled": _number(row["cross_entropy_scaled"]),
-            "calibration error": _number(row["calibration_error"]),
-            "s per epoch": _number(row["seconds_per_epoch"]),
-            "s to SGD's error": f"{_number(row['seconds_to_error'])} ({row['reached']}/{row['seeds']})",
-        }
-        for row in summary(arms)
-    ]
+    arms = compare(base, run_all, trials=request["trials"], tune=request["tune"], extra=extra)
     figures = {"Learning curves": draw_curves([arm for arm in arms if not arm.tuned])}
     if any(arm.tuned for arm in arms):
         figures["Learning curves at the best rates"] = draw_curves([arm for arm in arms if arm.tuned])
     note = f"{request['trials']} seeds, {base.epochs} epochs, {request['samples']}."
-    return Section(_title(request), verdicts(arms), rows, figures, (note,))
+    return Section(_title({"command": "compare", **request}), verdicts(arms), comparison_table(arms), figures, (note,))
 
 
-def _reproduced(request: Mapping[str, Any], records: Records) -> Section:
-    shown = exhibit(request["exhibit"], preset(request["protocol"], **request["switches"]))
-    rows = [row.shrink(**request["shrink"]) for row in shown.pick(request["rows"])]
-    results = reproduce(rows, records.recorded, trials=request["trials"])
-    figures = {one.row.title: _figure(one, shown.number) for one in results if shown.name.startswith("figure")}
-    notes = dict.fromkeys([*shown.notes, *(note for one in results for note in one.row.notes)])
-    title = (
-        f"{_numbered(shown.name)}: {shown.title}; protocol {preset(request['protocol'], **request['switches']).name}"
+def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadArtifact) -> Section:
+    shown = request.shown()
+    title = f"{numbered(shown.name)}: {shown.title}; protocol {request.how.name}"
+    notes = dict.fromkeys(
+        [f"{request.trials} seeds.", *shown.notes, *(note for one in results for note in one.row.notes)]
     )
-    found = [verdict(one, shown.number) for one in results]
-    return Section(title, found, table(results, shown.number), figures, (f"{request['trials']} seeds.", *notes))
+    return Section(
+        title, found(results, shown), table(results, shown), _figures(shown, results, artifact), tuple(notes)
+    )
 
 
-def _figure(one: Reproduced, number: str) -> Any:
-    label = {"test_error": "test error (%)", "train_accuracy": "training accuracy", "train_loss": "training loss L"}
-    return draw_curves(one.arms, {number: label.get(number, number), "train_loss": "training loss L"})
+def _figures(shown: Exhibit, results: Sequence[Reproduced], artifact: ReadArtifact) -> dict[str, Any]:
+    """The pictures of an exhibit: boundaries for Figure 1, error over time for whole trainings, curves for others."""
+    if shown.crossed or shown.serial:
+        return {}
+    if shown.compared:
+        return {one.row.title: draw_times(one.arms) for one in results}
+    pictures = {"Learning curves": draw_panels(results, shown.number)}
+    if shown.name == "figure1":
+        drawn = draw_boundaries(results, artifact)
+        pictures = {**({"Decision boundaries, seed 0": drawn} if drawn is not None else {}), **pictures}
+    return pictures
 
 
-def _numbered(name: str) -> str:
+def numbered(name: str) -> str:
     """``table1`` as Table 1.
 
-    >>> _numbered("figure4"), _numbered("ablation")
-    ('Figure 4', 'Ablation')
+    >>> numbered("figure4"), numbered("ablation"), numbered("whole-training")
+    ('Figure 4', 'Ablation', 'Whole training')
     """
     word = name.rstrip("0123456789")
-    return f"{word.capitalize()} {name[len(word) :]}".strip()
+    return f"{word.capitalize().replace('-', ' ')} {name[len(word) :]}".strip()
 
 
 def markdown(parts: Sequence[Section], heading: str) -> str:
@@ -108,9 +144,5 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
             lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
             lines += [f"| {' | '.join(row[head] for head in heads)} |" for row in part.rows]
             lines.append("")
-        lines += [*(f"*{note}*" for note in part.notes), ""]
+        lines += [*(f"*{note}*  " for note in part.notes), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"

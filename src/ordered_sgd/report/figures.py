@@ -11,14 +11,20 @@ COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
 
 def new_figure(columns: int, *, width: float = 4.0, height: float = 3.2) -> tuple[Any, list[Any]]:
-    """A matplotlib figure with a row of axes that share their y axis only in looks."""
+    """A matplotlib figure with one row of axes."""
+    figure, (axes,) = figure_grid(1, columns, width=width, height=height)
+    return figure, axes
+
+
+def figure_grid(rows: int, columns: int, *, width: float = 4.0, height: float = 3.2) -> tuple[Any, list[list[Any]]]:
+    """A matplotlib figure with rows of axes, each of its own."""
     figure_module = require("matplotlib.figure", extra="lab", where="osgd")
-    figure = figure_module.Figure(figsize=(width * columns, height), layout="constrained")
-    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
-    for axis in axes:
+    figure = figure_module.Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
-    return figure, axes
+    return figure, axes.tolist()
 
 
 def as_svg(figure: Any) -> str:

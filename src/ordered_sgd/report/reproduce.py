@@ -5,9 +5,28 @@ from typing import Any
 
 import numpy as np
 
-from ordered_sgd.experiments.compare import Arm, paired
+from ordered_sgd.experiments.compare import Arm, Difference, paired
+from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced
-from ordered_sgd.report.compare import in_words, spread
+from ordered_sgd.report.compare import against_first, comparison_table, in_words, interval, spread
+
+
+def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
+    """What an exhibit says, in sentences."""
+    if shown.compared:
+        return [f"{one.row.id}: {sentence}" for one in results for sentence in against_first(one.arms)]
+    if shown.crossed:
+        return _best_of_grid(results, shown.number)
+    return [verdict(one, shown.number) for one in results]
+
+
+def table(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]:
+    """The numbers of an exhibit as text."""
+    if shown.compared:
+        return [{"row": _name(one), **line} for one in results for line in comparison_table(one.arms)]
+    if shown.crossed:
+        return [_side_by_side(one, shown.number) for one in results]
+    return [line for one in results for line in _lines(one, shown.number)]
 
 
 def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
@@ -56,6 +75,9 @@ def verdict(one: Reproduced, number: str) -> str:
     if number == "train_accuracy" and difference.clear:
         words = "better than" if difference.mean > 0 else "worse than"
     text = f"{one.row.id}: {ordered.name} is {words} {plain.name} ({numbers})"
+    if number == "train_accuracy":
+        more, fewer = (int((sign * (ours[0] - ours[1]) > 1e-6).sum()) for sign in (1, -1))
+        text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(ours[0]) - more - fewer}"
     return f"{text}{_beside_paper(one, number)}{f' [{one.row.shrunk}]' if one.row.shrunk else ''}."
 
 
@@ -80,19 +102,63 @@ def _finite(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def table(results: Sequence[Reproduced], number: str) -> list[dict[str, str]]:
-    """The cells of all rows as text."""
+def _lines(one: Reproduced, number: str) -> list[dict[str, str]]:
+    """The cells of a row, a line for each arm."""
     lines = []
-    for one in results:
-        for cell in cells(one, number):
-            note = f" [{cell['shrunk']}]" if cell["shrunk"] else ""
-            lines.append(
-                {
-                    "row": cell["row"],
-                    "method": cell["method"],
-                    "paper": "" if cell["paper"] is None else spread(cell["paper"], cell["paper_std"]),
-                    "last epoch": spread(cell["last"], cell["last_std"]) + note,
-                    "best epoch": spread(cell["best"], cell["best_std"]) + note,
-                }
-            )
+    for cell in cells(one, number):
+        note = f" [{cell['shrunk']}]" if cell["shrunk"] else ""
+        lines.append(
+            {
+                "row": cell["row"],
+                "method": cell["method"],
+                "paper": "" if cell["paper"] is None else spread(cell["paper"], cell["paper_std"]),
+                "last epoch": spread(cell["last"], cell["last_std"]) + note,
+                "best epoch": spread(cell["best"], cell["best_std"]) + note,
+            }
+        )
     return lines
+
+
+def _side_by_side(one: Reproduced, number: str) -> dict[str, str]:
+    """A row in one line: every arm, and how much the second differs from the first and from the last, its control."""
+    means = {cell["method"]: spread(cell["last"], cell["last_std"]) for cell in cells(one, number)}
+    plain, ordered, *_, control = (values_of(arm, number)[0] for arm in one.arms)
+    names = [arm.name for arm in one.arms]
+    return {
+        "row": _name(one),
+        **means,
+        f"{names[1]} - {names[0]}": _shown(paired(ordered, plain)),
+        f"{names[1]} - {names[-1]}": _shown(paired(ordered, control)),
+    }
+
+
+def _name(one: Reproduced) -> str:
+    return one.row.id + (f" [{one.row.shrunk}]" if one.row.shrunk else "")
+
+
+def _shown(difference: Difference) -> str:
+    return interval(difference.mean, difference.half) if difference.seeds else ""
+
+
+def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
+    """For rows that differ in their rate alone: plain and ordered, each at the rate where its error is lowest."""
+    groups: dict[str, list[Reproduced]] = {}
+    for one in results:
+        groups.setdefault(one.row.id.rpartition("-lr-")[0], []).append(one)
+    sentences = []
+    for name, group in groups.items():
+        plain, ordered = (
+            min((one.arms[i] for one in group), key=lambda arm: _mean_or_all(arm, number)) for i in (0, 1)
+        )
+        difference = paired(ordered.last(number), plain.last(number))
+        rates = [arm.runs[0].spec.lr for arm in (ordered, plain)]
+        sentences.append(
+            f"{name}: ordered at its best rate, {rates[0]:g}, is {in_words(difference)} plain at its best, "
+            f"{rates[1]:g} ({_shown(difference)} points of error; both rates picked on the test set)."
+        )
+    return sentences
+
+
+def _mean_or_all(arm: Arm, number: str) -> float:
+    """Mean over seeds; a run that diverged counts as all wrong."""
+    return float(np.mean(np.nan_to_num(arm.last(number), nan=100.0)))

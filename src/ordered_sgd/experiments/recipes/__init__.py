@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ordered_sgd.errors import check_choice
 from ordered_sgd.experiments.recipes import figures, tables
 from ordered_sgd.experiments.recipes.ablation import ablation
+from ordered_sgd.experiments.recipes.engines import batchnorm, whole_training
 from ordered_sgd.experiments.recipes.protocols import AUTHORS_CODE, PAPER, PROTOCOLS, SWITCHES, Protocol, preset
 from ordered_sgd.experiments.recipes.published import Printed
 from ordered_sgd.experiments.recipes.rows import Exhibit, RateSearch, RecipeRow
@@ -48,6 +49,8 @@ EXHIBITS: dict[str, Callable[[Protocol], Exhibit]] = {
     "figure7": figures.figure7,
     "figure8": figures.figure8,
     "ablation": ablation,
+    "whole-training": whole_training,
+    "batchnorm": batchnorm,
 }
 
 

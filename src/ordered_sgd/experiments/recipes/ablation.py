@@ -24,7 +24,7 @@ def ablation(protocol: Protocol, problems: tuple[str, ...] = ABLATED) -> Exhibit
         "The problems and the rates are our choice.",
         "What the paper prints stands beside every row at its rate, 0.01, whatever the other switches are.",
     )
-    return Exhibit("ablation", "Where the gain comes from", "test_error", rows, notes=notes)
+    return Exhibit("ablation", "Where the gain comes from", "test_error", rows, crossed=True, notes=notes)
 
 
 def _cells(name: str, protocol: Protocol) -> list[RecipeRow]:

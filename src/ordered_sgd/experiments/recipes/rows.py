@@ -89,7 +89,8 @@ class RecipeRow:
             name: shrink(spec, epochs=epochs, train_size=train_size, width=width) for name, spec in self.arms.items()
         }
         (note,) = {note for _, note in smaller.values()}
-        return replace(self, arms={name: spec for name, (spec, _) in smaller.items()}, shrunk=note)
+        shrunk = ", ".join(filter(None, [self.shrunk, note]))
+        return replace(self, arms={name: spec for name, (spec, _) in smaller.items()}, shrunk=shrunk)
 
     def different(self) -> list[ExperimentSpec]:
         """The specs of seed 0, of both stages, each once; the controls come on top."""
@@ -116,7 +117,11 @@ class Exhibit:
     rows
         With unique ids.
     serial
-        Whether its runs must be made one at a time on a machine that does nothing else, and anew: it shows times.
+        Whether its runs must be made one at a time on a machine that does nothing else: it shows their times.
+    compared
+        Whether every arm is set against the first one, in error and in time, as `osgd compare` does.
+    crossed
+        Whether its rows are a grid, to be read side by side: a line each.
     notes
         What is our choice in all of its rows.
     """
@@ -126,6 +131,8 @@ class Exhibit:
     number: str
     rows: tuple[RecipeRow, ...]
     serial: bool = False
+    compared: bool = False
+    crossed: bool = False
     notes: tuple[str, ...] = ()
 
     def pick(self, wanted: Sequence[str]) -> tuple[RecipeRow, ...]:

@@ -1,0 +1,53 @@
+"""What the paper does not show: whole trainings with every engine, in error and in time."""
+
+from ordered_sgd.experiments.recipes.protocols import Protocol, base
+from ordered_sgd.experiments.recipes.rows import Exhibit, RecipeRow
+from ordered_sgd.experiments.recipes.shrink import shrink
+from ordered_sgd.experiments.recipes.tables import PROBLEMS
+from ordered_sgd.experiments.spec import ExperimentSpec
+
+WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
+WHOLE_EPOCHS = 12
+BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 20, 0.125
+_ONLINE = "Training accuracy is counted while training: there is no second pass over the data."
+
+
+def whole_training(protocol: Protocol) -> Exhibit:
+    """Time and error of a whole training of LeNet with each engine, beside plain SGD and the random control."""
+    rows = []
+    for name in WHOLE:
+        problem = PROBLEMS[name]
+        spec, shrunk = shrink(base(problem.data, problem.model, protocol), epochs=WHOLE_EPOCHS)
+        spec = spec.but(drops=(10,), accuracy="epoch")
+        engines = {engine: spec.but(engine=engine) for engine in ("dense", "rows", "twopass")}
+        arms = _arms(spec, engines)
+        rows.append(RecipeRow(name, problem.title, arms, controls=("ordered rows",), shrunk=shrunk))
+    notes = (
+        f"{WHOLE_EPOCHS} epochs, the rate divided by 10 from epoch 10 on. {_ONLINE}",
+        "Seconds are those of training steps, one thread each, with as many runs side by side as there are cores.",
+        "The random control scores all samples as well, to be comparable; by itself it could do without.",
+    )
+    return Exhibit("whole-training", "Whole trainings by engine", "test_error", tuple(rows), compared=True, notes=notes)
+
+
+def batchnorm(protocol: Protocol) -> Exhibit:
+    """What the engines' treatments of BatchNorm do to the error, on CIFAR-10."""
+    full = base("cifar10", "preact-resnet18", protocol).but(accuracy="epoch")
+    spec, shrunk = shrink(full, epochs=BATCHNORM_EPOCHS, width=BATCHNORM_WIDTH)
+    engines = {
+        "dense": spec.but(engine="dense"),
+        "rows": spec.but(engine="rows", batchnorm="full-batch"),
+        "twopass": spec.but(engine="twopass", batchnorm="subset"),
+    }
+    row = RecipeRow("cifar10-preact-resnet18", "CIFAR-10, PreActResNet18", _arms(spec, engines), shrunk=shrunk)
+    notes = (
+        "dense is the one-liner; rows takes the statistics of the whole batch, and BatchNorm's backward over the kept "
+        "samples; twopass takes the statistics of the kept samples.",
+        _ONLINE,
+    )
+    return Exhibit("batchnorm", "Engines and BatchNorm", "test_error", (row,), compared=True, notes=notes)
+
+
+def _arms(spec: ExperimentSpec, engines: dict[str, ExperimentSpec]) -> dict[str, ExperimentSpec]:
+    plain = spec.but(method="sgd", counts=False)
+    return {"sgd": plain, **{f"ordered {engine}": ordered for engine, ordered in engines.items()}}

@@ -1,0 +1,49 @@
+"""Our numbers beside those of independent reruns of the authors' scripts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ordered_sgd.experiments.compare import Arm
+from ordered_sgd.experiments.recipes.published import RERUN_ERRORS, RERUN_Q
+from ordered_sgd.experiments.records import Run
+from ordered_sgd.experiments.reproduce import Reproduced, Request
+from ordered_sgd.report.compare import spread
+
+
+def reruns(reproduced: Sequence[tuple[Request, Reproduced]]) -> list[dict[str, str]]:
+    """A line for each arm of a row that was rerun elsewhere, in the scripts' protocol: errors, and q by epoch."""
+    return [
+        _line(one, arm, method)
+        for request, one in reproduced
+        if request.protocol == "authors-code" and not request.switches and one.row.id in RERUN_ERRORS
+        for method, arm in zip(("plain", "ordered"), one.arms, strict=False)
+    ]
+
+
+def _line(one: Reproduced, arm: Arm, method: str) -> dict[str, str]:
+    plain, ordered = RERUN_ERRORS[one.row.id]
+    last = arm.last("test_error")
+    paths = method == "ordered"
+    return {
+        "row": one.row.id + (f" [{one.row.shrunk}]" if one.row.shrunk else ""),
+        "method": arm.name,
+        "reruns": f"{plain if method == 'plain' else ordered:.2f}",
+        "ours": spread(float(np.mean(last)), float(np.std(last))),
+        "q by epoch, reruns": RERUN_Q.get(one.row.id, "") if paths else "",
+        "q by epoch, ours, seed 0": q_by_epoch(arm.runs[0]) if paths else "",
+    }
+
+
+def q_by_epoch(run: Run) -> str:
+    """The epochs of every q: ``"64 (1), 8 (2-8), 4 (9-)"``."""
+    spans: list[tuple[int, int]] = []  # q, its first epoch
+    for row in run.rows:
+        if not spans or spans[-1][0] != row.q:
+            spans.append((row.q, row.epoch))
+    ends = [start - 1 for _, start in spans[1:]]
+    words = [
+        f"{q} ({start})" if start == end else f"{q} ({start}-{end})"
+        for (q, start), end in zip(spans, ends, strict=False)
+    ]
+    return ", ".join([*words, f"{spans[-1][0]} ({spans[-1][1]}-)"])

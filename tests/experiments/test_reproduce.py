@@ -1,0 +1,24 @@
+import json
+
+from ordered_sgd.experiments.reproduce import Request
+from ordered_sgd.experiments.results import RESULTS
+
+
+def test_a_request_comes_back_from_json_as_it_was() -> None:
+    for one in (Request("figure1"), Request("table1", ("semeion-*",), 3, "paper", {"counts": True}, 2, 100, 0.5)):
+        assert Request.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_rows_are_picked_and_made_smaller() -> None:
+    shown = Request("table1", ("semeion-svm",), epochs=3, switches={"hidden_rule": True}).shown()
+    assert [row.id for row in shown.rows] == ["semeion-svm"]
+    assert {(spec.epochs, spec.hidden_rule) for spec in shown.rows[0].arms.values()} == {(3, True)}
+
+
+def test_every_result_that_is_shown_can_be_asked_for() -> None:
+    rows = {(one.exhibit, one.protocol, row.id) for one in RESULTS for row in one.shown().rows}
+    assert len(rows) == sum(len(one.shown().rows) for one in RESULTS)
+    for protocol in ("paper", "authors-code"):
+        for exhibit in ("table1", "table5"):
+            for name in ("logistic", "svm", "lenet", "lenet-aug"):
+                assert (exhibit, protocol, f"semeion-{name}") in rows

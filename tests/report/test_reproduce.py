@@ -1,0 +1,122 @@
+"""Sentences, tables and figures of exhibits, from runs that were made up."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ordered_sgd.experiments.records import Run
+from ordered_sgd.experiments.reproduce import Reproduced, Request, reproduce
+from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.report.curves import draw_panels, draw_times
+from ordered_sgd.report.exhibits import markdown, sections
+from ordered_sgd.report.reproduce import found, table
+from ordered_sgd.report.reruns import q_by_epoch, reruns
+from tests.experiments.runs import made_run
+
+ERRORS = {"sgd": 10.0, "ordered": 9.0, "random": 11.0}
+
+
+def made(specs: Sequence[ExperimentSpec]) -> list[Run]:
+    """Runs of the full length; the error depends on the method, a little on the seed, and on the rate."""
+    return [
+        made_run(
+            spec,
+            [20.0] * (spec.epochs - 1) + [ERRORS[spec.method] + 0.1 * spec.seed + 10 * abs(spec.lr - 0.03)],
+            seconds=4.0 if spec.method == "sgd" else 2.0,
+        )
+        for spec in specs
+    ]
+
+
+def shown(request: Request) -> tuple[list[str], list[dict[str, str]], list[Reproduced]]:
+    results = reproduce(request.shown().rows, made, trials=request.trials)
+    return found(results, request.shown()), table(results, request.shown()), results
+
+
+def test_a_row_of_the_paper_has_its_numbers_beside_ours() -> None:
+    sentences, lines, _ = shown(Request("table1", ("semeion-logistic",), trials=3))
+    assert sentences == [
+        "semeion-logistic: ordered is better than sgd (-1.00 ± 0.00 points of error, 3 seeds); same direction as the "
+        "paper, sgd within two of its and ordered within two of its standard deviations."
+    ]
+    assert lines[0] == {
+        "row": "semeion-logistic",
+        "method": "sgd",
+        "paper": "10.76 (0.35)",
+        "last epoch": "10.30 (0.08)",
+        "best epoch": "10.30 (0.08)",
+    }
+    assert [line["method"] for line in lines] == ["sgd", "ordered", "random"]
+
+
+def test_what_is_smaller_says_so_in_every_cell() -> None:
+    sentences, lines, _ = shown(Request("table1", ("semeion-logistic",), trials=2, epochs=3))
+    assert sentences[0].endswith("[3 of 50 epochs].")
+    assert all(line["last epoch"].endswith("[3 of 50 epochs]") for line in lines)
+
+
+def test_figure_1_counts_the_seeds_with_more_points_right() -> None:
+    sentences, _, results = shown(Request("figure1", ("figure1a",), trials=2, epochs=2))
+    assert "more points right in 0 seeds, fewer in 0, as many in 2" in sentences[0]
+    assert len(draw_panels(results, "train_accuracy").axes) == 3
+
+
+def test_a_grid_stands_side_by_side_and_its_best_rates_are_compared() -> None:
+    sentences, lines, _ = shown(Request("ablation", ("semeion-logistic-hidden-off-*",), trials=2, epochs=2))
+    assert sentences == [
+        "semeion-logistic-hidden-off: ordered at its best rate, 0.03, is better than plain at its best, 0.03 "
+        "(-1.00 ± 0.00 points of error; both rates picked on the test set)."
+    ]
+    assert len(lines) == 6
+    assert lines[2] == {
+        "row": "semeion-logistic-hidden-off-lr-0.03 [2 of 50 epochs]",
+        "sgd": "10.05 (0.05)",
+        "ordered": "9.05 (0.05)",
+        "random": "11.05 (0.05)",
+        "ordered - sgd": "-1.00 ± 0.00",
+        "ordered - random": "-2.00 ± 0.00",
+    }
+
+
+def test_engines_are_set_against_sgd_in_error_and_time() -> None:
+    sentences, lines, results = shown(Request("whole-training", ("mnist-lenet",), trials=2))
+    assert sentences[1] == (
+        "mnist-lenet: ordered rows is better than sgd: -1.00 ± 0.00 points of test error; it takes 0.50 of its "
+        "training time, and reaches its last error after 0.50 of it in 2 of 2 seeds."
+    )
+    assert sentences[3].startswith("mnist-lenet: random is worse than sgd: +1.00")
+    assert sentences[3].endswith("reaches its last error in 0 of 2 seeds.")
+    assert [line["method"] for line in lines] == ["sgd", "ordered dense", "ordered rows", "ordered twopass", "random"]
+    assert len(draw_times(results[0].arms).axes) == 2
+
+
+def test_reruns_stand_beside_the_scripts_protocol_alone() -> None:
+    for protocol, methods in (("authors-code", ["sgd", "ordered"]), ("paper", [])):
+        request = Request("table1", ("semeion-logistic",), trials=2, protocol=protocol)
+        lines = reruns([(request, one) for one in shown(request)[2]])
+        assert [line["method"] for line in lines] == methods
+        assert all(line["reruns"] in ("10.42", "9.60") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [([64], "64 (1-)"), ([64, 8, 8, 4], "64 (1), 8 (2-3), 4 (4-)"), ([64, 64, 32], "64 (1-2), 32 (3-)")],
+)
+def test_q_by_epoch_in_words(path: Sequence[int], words: str) -> None:
+    rows = [made_run(ExperimentSpec(epochs=1), [1.0], q=q).rows[0] for q in path]
+    rows = [type(row)(**{**vars(row), "epoch": epoch}) for epoch, row in enumerate(rows, 1)]
+    assert q_by_epoch(Run(ExperimentSpec(), {}, rows, finished=True)) == words
+
+
+def test_a_report_has_a_section_for_each_request_figure_2_and_the_reruns() -> None:
+    asked = [Request("table1", ("semeion-logistic",), trials=2, protocol="authors-code"), Request("figure1", trials=2)]
+    parts = sections([{"command": "reproduce", **one.to_dict()} for one in asked], made)
+    assert [part.title.partition(":")[0] for part in parts] == [
+        "Table 1",
+        "Figure 1",
+        "Figure 2",
+        "Beside independent reruns of the authors' scripts",
+    ]
+    text = markdown(parts, "Results")
+    assert "| semeion-logistic | ordered | 9.31 (0.42) |" in text
+    assert "None" not in text
