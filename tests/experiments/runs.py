@@ -19,6 +19,7 @@ def made_run(spec: ExperimentSpec, errors: Sequence[float | None], *, seconds: f
             spec.lr,
             "dense",
             seconds=seconds,
+            cpu_seconds=seconds,
             samples=640,
             backpropagated=10 * q,
             train_accuracy=0.9,

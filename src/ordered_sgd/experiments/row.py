@@ -16,8 +16,9 @@ class EpochRow:
     ----------
     epoch, q, lr, engine
         Its number from 1, and what it trained with; the engine is the one that ran in its last batch.
-    seconds, samples, backpropagated
-        Spent in training steps (no evaluation, no data); samples seen, and samples that were kept.
+    seconds, cpu_seconds, samples, backpropagated
+        Spent in training steps (no evaluation, no data), by the clock and of the processor: with one thread on an idle
+        machine the two are the same; samples seen, and samples that were kept.
     train_accuracy
         As the rule saw it, in [0, 1].
     running_loss, running_ordered_loss
@@ -38,6 +39,7 @@ class EpochRow:
     lr: float
     engine: str = ""
     seconds: float | None = None
+    cpu_seconds: float | None = None
     samples: int = 0
     backpropagated: int = 0
     train_accuracy: float | None = None
@@ -72,6 +74,7 @@ def epoch_row(
         lr=lr,
         engine=engine,
         seconds=sums["seconds"],
+        cpu_seconds=sums["cpu_seconds"],
         samples=round(sums["samples"]),
         backpropagated=round(sums["backpropagated"]),
         train_accuracy=accuracy,

@@ -85,11 +85,11 @@ class Training:
         for group in self.step.optimizer.param_groups:
             group["lr"] = self._rate()
         for x, y, indices in batches(self.source, self.model):
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             record = self.step(x, y)
-            seconds = time.perf_counter() - start
             added = {
-                "seconds": seconds,
+                "seconds": time.perf_counter() - start,
+                "cpu_seconds": time.process_time() - cpu_start,
                 "samples": record.count,
                 "backpropagated": record.q,
                 "ordered_loss": float(record.ordered_loss) * record.q,
@@ -123,7 +123,7 @@ class Training:
         )
 
     def artifacts(self) -> dict[str, bytes]:
-        """What is recorded beside the epochs: how often each sample was kept, if not always; a boundary in the plane."""
+        """Beside the epochs: how often each sample was kept, if not always; the boundary in a plane."""
         found = {}
         if self.spec.method != "sgd":
             found[SELECTION] = pack(counts=self.counts.numpy())

@@ -42,14 +42,14 @@ def _row(arm: Arm, plain: Arm) -> dict[str, Any]:
     return {name: _plain(value) for name, value in row.items()}
 
 
-def seconds_to(arm: Arm, plain: Arm) -> np.ndarray:
+def seconds_to(arm: Arm, plain: Arm, clock: str = "seconds") -> np.ndarray:
     """Training seconds until the last test error of the plain run with the same seed is reached; NaN if it never is."""
     targets = plain.last("test_error")
     found = []
     for run, target in zip(arm.runs, targets, strict=True):
         spent, reached = 0.0, np.nan
         for row in run.rows:
-            spent += row.seconds or 0.0
+            spent += getattr(row, clock) or 0.0
             if row.test_error is not None and row.test_error <= target:
                 reached = spent
                 break
@@ -77,15 +77,15 @@ def _verdict(one: Arm, other: Arm, how: str) -> str:
 
 
 def against_first(arms: Sequence[Arm]) -> list[str]:
-    """A sentence for every arm but the first: how its error and its training time compare with the first one's."""
+    """A sentence for every arm but the first: how its error and its processor time compare with the first one's."""
     plain, *others = arms
     return [_in_error_and_time(arm, plain) for arm in others]
 
 
 def _in_error_and_time(arm: Arm, plain: Arm) -> str:
     difference = paired(arm.last("test_error"), plain.last("test_error"))
-    whole = plain.total("seconds")
-    shares, until = arm.total("seconds") / whole, seconds_to(arm, plain) / whole
+    whole = plain.total("cpu_seconds")
+    shares, until = arm.total("cpu_seconds") / whole, seconds_to(arm, plain, "cpu_seconds") / whole
     reached = int(np.isfinite(until).sum())
     sooner = f"reaches its last error after {_mean(until):.2f} of it in" if reached else "reaches its last error in"
     error = f"{interval(difference.mean, difference.half)} points of test error"

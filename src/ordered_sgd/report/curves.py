@@ -51,20 +51,28 @@ def draw_panels(results: Sequence[Reproduced], number: str) -> Any:
 
 
 def draw_times(arms: Sequence[Arm]) -> Any:
-    """Test error over the seconds spent in training steps, and the time of the whole training, an arm each."""
+    """Test error over the processor time of training steps, and that of the whole training, an arm each."""
     figure, (curves, bars) = new_figure(2, width=5.2, height=3.4)
     for position, arm in enumerate(arms):
         colour = LINES[position % len(LINES)]
-        seconds = np.cumsum(by_epoch(arm, "seconds")[0])
+        seconds = np.cumsum(by_epoch(arm, "cpu_seconds")[0])
         mean, std = by_epoch(arm, "test_error")
         curves.plot(seconds, mean, color=colour, label=arm.name, linewidth=1.6, marker=".")
         curves.fill_between(seconds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
-        total = arm.total("seconds")
+        total = arm.total("cpu_seconds")
         bars.barh(position, total.mean(), xerr=total.std(), color=colour, height=0.7)
     curves.axhline(float(arms[0].last("test_error").mean()), color=LINES[0], linewidth=0.8, linestyle=(0, (4, 3)))
     lowest = min(float(np.nanmin(arm.best("test_error"))) for arm in arms)
-    curves.set(xlabel="seconds in training steps", ylabel=LABELS["test_error"], ylim=(0.7 * lowest, 4 * lowest))
-    bars.set(xlabel="seconds of the whole training", yticks=range(len(arms)), yticklabels=[arm.name for arm in arms])
+    curves.set(
+        xlabel="seconds of the processor in training steps",
+        ylabel=LABELS["test_error"],
+        ylim=(0.7 * lowest, 4 * lowest),
+    )
+    bars.set(
+        xlabel="seconds of the processor, whole training",
+        yticks=range(len(arms)),
+        yticklabels=[arm.name for arm in arms],
+    )
     bars.invert_yaxis()
     _legend(figure, curves, len(arms))
     return figure

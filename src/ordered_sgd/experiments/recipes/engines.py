@@ -24,7 +24,8 @@ def whole_training(protocol: Protocol) -> Exhibit:
         rows.append(RecipeRow(name, problem.title, arms, controls=("ordered rows",), shrunk=shrunk))
     notes = (
         f"{WHOLE_EPOCHS} epochs, the rate divided by 10 from epoch 10 on. {_ONLINE}",
-        "Seconds are those of training steps, one thread each, with as many runs side by side as there are cores.",
+        "Time is that of the processor in training steps, with one thread; on a machine that does nothing else it is "
+        "the time that passes.",
         "The random control scores all samples as well, to be comparable; by itself it could do without.",
     )
     return Exhibit("whole-training", "Whole trainings by engine", "test_error", tuple(rows), compared=True, notes=notes)
