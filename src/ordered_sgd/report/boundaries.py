@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ordered_sgd.experiments.artifacts import BOUNDARY, unpack
 from ordered_sgd.experiments.reproduce import Reproduced
 from ordered_sgd.experiments.run import problem_for
@@ -23,14 +25,14 @@ def draw_boundaries(results: Sequence[Reproduced], artifact: Callable[[Experimen
         for arm, content, axis in zip(one.arms, row, line, strict=True):
             assert content is not None
             grid = unpack(content)
-            leads = grid["scores"] > 0
-            axis.contourf(grid["x"], grid["y"], leads, levels=[-0.5, 0.5, 1.5], colors=_CLASSES, alpha=0.18)
-            if leads.any() and not leads.all():
-                axis.contour(grid["x"], grid["y"], grid["scores"], levels=[0], colors="black", linewidths=1.3)
+            scores, furthest = grid["scores"], np.abs(grid["scores"]).max() + 1
+            axis.contourf(grid["x"], grid["y"], scores, levels=[-furthest, 0, furthest], colors=_CLASSES, alpha=0.18)
+            if scores.min() < 0 < scores.max():
+                axis.contour(grid["x"], grid["y"], scores, levels=[0], colors="black", linewidths=1.3)
             for label, colour in enumerate(_CLASSES):
                 own = points.x[points.y == label]
-                axis.plot(*own.T, ".", color=colour, markersize=3)
+                axis.plot(*own.T, ".", color=colour, markersize=3, rasterized=True)  # thousands of marks are heavy
             right = round(100 * (arm.runs[0].rows[-1].train_accuracy or 0.0), 1)
-            axis.set(title=f"{one.row.id[-1]}: {arm.name}, {right:g} % right", xticks=[], yticks=[])
+            axis.set(title=f"{one.row.id[-1]}: {arm.name}, {right:g} % right", xticks=[], yticks=[], aspect="equal")
             axis.grid(visible=False)
     return figure

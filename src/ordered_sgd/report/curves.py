@@ -19,6 +19,7 @@ LABELS = {
 }
 PANELS = ("test_error", "train_loss", "q")
 _LOGARITHMIC = ("train_loss",)
+_MOST = 200  # epochs of a curve that are drawn: more look the same and make a heavy file
 
 
 def draw_curves(arms: Sequence[Arm], panels: Sequence[str] = PANELS) -> Any:
@@ -81,11 +82,15 @@ def draw_times(arms: Sequence[Arm]) -> Any:
 def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
     for position, arm in enumerate(arms):
         mean, std = by_epoch(arm, number)
-        epochs = np.arange(1, len(mean) + 1)
+        shown = np.unique(np.linspace(0, len(mean) - 1, min(len(mean), _MOST)).round().astype(int))
+        epochs, mean, std = shown + 1, mean[shown], std[shown]
         colour = LINES[position % len(LINES)]
-        axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6)
+        style = (0, (4, 2)) if arm.name.startswith("random") else "-"  # where it lies on another line, both are seen
+        axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6, linestyle=style)
         axis.fill_between(epochs, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel=LABELS.get(number, number))
+    if number == "train_accuracy":
+        axis.set_ylim(top=1.02)
     if number in _LOGARITHMIC:
         axis.set_yscale("log")
 
