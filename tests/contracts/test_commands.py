@@ -10,6 +10,7 @@ import pytest
 
 from ordered_sgd.cli.main import COMMANDS, main
 from ordered_sgd.experiments.records import Records
+from ordered_sgd.experiments.reproduce import Request
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
 
@@ -166,7 +167,7 @@ def _home_with_a_run(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     records, spec = Records(home), ExperimentSpec(epochs=1, seed=99)
     records.begin(spec)
     records.add(spec, EpochRow(1, 64, 0.01, test_error=3.0))
-    asked = {"exhibit": "figure1", "rows": ["figure1a"], "trials": 1, "shrink": {}, "protocol": "paper", "switches": {}}
+    asked = Request("figure1", ("figure1a",), trials=1).to_dict()
     records.ask({"command": "reproduce", **asked})
 
 

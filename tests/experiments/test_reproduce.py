@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from ordered_sgd.errors import RecordError
 from ordered_sgd.experiments.reproduce import Request
 from ordered_sgd.experiments.results import RESULTS
 
@@ -22,3 +25,8 @@ def test_every_result_that_is_shown_can_be_asked_for() -> None:
         for exhibit in ("table1", "table5"):
             for name in ("logistic", "svm", "lenet", "lenet-aug"):
                 assert (exhibit, protocol, f"semeion-{name}") in rows
+
+
+def test_a_request_of_another_version_is_refused_as_such() -> None:
+    with pytest.raises(RecordError, match="be one of this version"):
+        Request.from_dict({"exhibit": "figure1", "rows": [], "shrink": {}})

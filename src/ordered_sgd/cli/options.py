@@ -60,8 +60,11 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
 
 def write(path: Path, text: str) -> Path:
     """Write a text file, its folder made if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:  # of a full disk the system does not say which file it was
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return path
 
 

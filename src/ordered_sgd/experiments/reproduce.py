@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ordered_sgd.errors import RecordError, message
 from ordered_sgd.experiments.compare import Arm, RunAll, lowest, replay_of
 from ordered_sgd.experiments.recipes import TRIALS, Exhibit, Protocol, RecipeRow, exhibit, preset
 from ordered_sgd.experiments.records import Run
@@ -45,7 +46,11 @@ class Request:
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> "Request":
         """The request that `to_dict` gave, as JSON keeps it."""
-        return cls(**{**kept, "rows": tuple(kept["rows"])})
+        try:
+            return cls(**{**kept, "rows": tuple(kept["rows"])})
+        except (TypeError, KeyError) as error:
+            remedy = "Another version of this package wrote it: run its command again."
+            raise RecordError(message("records", "a request", "be one of this version", error, remedy)) from error
 
     def to_dict(self) -> dict[str, Any]:
         """The request for the records."""

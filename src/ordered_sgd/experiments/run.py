@@ -53,10 +53,7 @@ def run(
     if again:
         checkpoint.unlink(missing_ok=True)
     training = Training(spec, *problem_for(spec, data))
-    state = load_checkpoint(checkpoint)
-    if state is not None:
-        _check_same(state["spec"], spec, checkpoint)
-        training.load_state_dict(state)
+    _resume(training, checkpoint, recorded=0 if known is None or again else len(known.rows))
     records.begin(spec, again=again)
     saved = time.monotonic()
     for row in training.epochs():
@@ -110,7 +107,18 @@ def _loaded(spec: ExperimentSpec) -> Problem:
     return Problem(train, test)
 
 
-def _check_same(saved: str, spec: ExperimentSpec, path: Path) -> None:
-    if saved != spec.to_json():
-        remedy = "Remove it: the run then starts from its beginning."
+def _resume(training: Training, path: Path, *, recorded: int) -> None:
+    """Go on from the checkpoint, where there is one and the epochs before it are recorded."""
+    state = load_checkpoint(path)
+    if state is None:
+        return
+    remedy = "Remove it: the run then starts from its beginning."
+    if state.get("spec") != training.spec.to_json():
         raise RecordError(message("checkpoint", str(path), "belong to this run", "another spec", remedy))
+    if recorded < state["epoch"] - 1:
+        return  # its records were removed: from the beginning, or they would lack the first epochs
+    try:
+        training.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # an own model was changed, or this package
+        reason = " ".join(str(error).split())[:120]
+        raise RecordError(message("checkpoint", str(path), "fit the model of this run", reason, remedy)) from error

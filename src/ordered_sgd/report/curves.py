@@ -89,6 +89,7 @@ def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
         axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6, linestyle=style)
         axis.fill_between(epochs, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
     axis.set(xlabel="epoch", ylabel=LABELS.get(number, number))
+    axis.xaxis.get_major_locator().set_params(integer=True)
     if number == "train_accuracy":
         axis.set_ylim(top=1.02)
     if number in _LOGARITHMIC:
@@ -96,7 +97,7 @@ def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
 
 
 def _legend(figure: Any, axis: Any, arms: int) -> None:
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=min(4, arms), frameon=False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper left", ncols=min(4, arms), frameon=False)
 
 
 def by_epoch(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:

@@ -64,7 +64,7 @@ def sections(
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
     if reproduced:  # a report on the paper has its Figure 2 as well, which needs no training
         title = "Figure 2: the weight of a sample by the rank of its loss"
-        note = "`osgd gamma --figure2` draws it by itself."
+        note = "Drawn by osgd gamma --figure2."
         parts.append(Section(title, [], [], {"n gamma by rank": draw_gamma(FIGURE_2)}, (note,)))
     lines = reruns(reproduced)
     if lines:

@@ -6,11 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ordered_sgd.errors import RecordError, message
 from ordered_sgd.experiments.records import Records, Run
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.run import run
@@ -100,7 +102,12 @@ class Processes:
             while not self._news.empty():
                 self.progress(*self._news.get())
             for one in done:
-                one.result()
+                try:
+                    one.result()
+                except BrokenProcessPool as error:
+                    remedy = "Run the command again: it goes on. If memory was short, with fewer --workers."
+                    got = "one that was killed"
+                    raise RecordError(message("Processes", "workers", "run to their end", got, remedy)) from error
 
 
 def workers_for(specs: Sequence[ExperimentSpec], cores: int | None = None) -> int:
