@@ -23,7 +23,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not loaded_after("import ordered_sgd; dir(ordered_sgd)") & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["rules", "order", "errors", "theory"])
+@pytest.mark.parametrize("name", ["rules", "order", "errors", "theory", "linear"])
 def test_modules_without_torch_stay_without_torch(name: str) -> None:
     assert not loaded_after(f"import ordered_sgd\nordered_sgd.{name}") & {"torch", "sklearn", "numba", "matplotlib"}
 

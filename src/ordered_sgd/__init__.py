@@ -34,12 +34,14 @@ _MODULES = (
     "order",
     "theory",
     "data",
+    "linear",
     "models",
 )  # reachable as ordered_sgd.<name> without an import of their own
 
 if TYPE_CHECKING:
     from . import data as data
     from . import errors as errors
+    from . import linear as linear
     from . import models as models
     from . import order as order
     from . import rules as rules

@@ -68,9 +68,8 @@ def command(
     from ordered_sgd.experiments.backends.processes import Processes
     from ordered_sgd.experiments.compare import compare, runs_of
     from ordered_sgd.experiments.records import Records
-    from ordered_sgd.experiments.run import problem_for
+    from ordered_sgd.experiments.run import problem_for, training_for
     from ordered_sgd.experiments.spec import ExperimentSpec
-    from ordered_sgd.experiments.train import Training
     from ordered_sgd.report.compare import summary, verdicts
     from ordered_sgd.report.page import compare_page
 
@@ -81,7 +80,7 @@ def command(
         data=data, target=target, model=model, loss=_loss(model), epochs=epochs, s=s, lr=lr, engine=engine
     )
     problem = problem_for(base)
-    Training(base.but(epochs=1), *problem)  # what does not fit together is refused before anything is trained
+    training_for(base.but(epochs=1), problem)  # what does not fit together is refused before anything is trained
     train, test, _ = problem
     if data not in CATALOG:
         base = base.but(fingerprint=train.fingerprint)

@@ -1,6 +1,6 @@
 """What a model is worth: errors and losses over a whole set, in evaluation mode."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ordered_sgd.core.criteria import multiclass_hinge
-from ordered_sgd.data.source import Batch, BatchSource
+from ordered_sgd.data.source import Batch
 from ordered_sgd.experiments.spec import Loss
 
 
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
         return 100 * float((self.scores.argmax(axis=1) != self.y).mean())
 
 
-def batches(source: BatchSource, model: nn.Module) -> Iterator[Batch]:
+def batches(source: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
     """The batches of a source, with images laid out channels-last where the model convolves: faster on a CPU."""
     convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
     for x, y, indices in source:
@@ -35,7 +35,7 @@ def batches(source: BatchSource, model: nn.Module) -> Iterator[Batch]:
 
 
 @torch.no_grad()
-def scores_of(model: nn.Module, source: BatchSource, criterion: Callable[[Tensor, Tensor], Tensor]) -> Scores:
+def scores_of(model: nn.Module, source: Iterable[Batch], criterion: Callable[[Tensor, Tensor], Tensor]) -> Scores:
     """Scores and losses of all samples of a source; the model's mode is put back."""
     was_training = model.training
     model.eval()

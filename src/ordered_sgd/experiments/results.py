@@ -3,22 +3,15 @@
 from ordered_sgd.experiments.recipes import PROTOCOLS
 from ordered_sgd.experiments.reproduce import Request
 
-_SEMEION = ("semeion-logistic", "semeion-svm", "semeion-lenet", "semeion-lenet-aug")
+_SEMEION = ("semeion-logistic", "semeion-svm", "semeion-lenet")
+_MNIST = ("mnist-logistic", "mnist-svm")
 
 RESULTS = (
-    *(Request("table1", (*_SEMEION, "semeion-logistic-aug"), protocol=protocol) for protocol in PROTOCOLS),
+    *(Request("table1", (*_SEMEION, *_MNIST), protocol=protocol) for protocol in PROTOCOLS),
     *(Request("table5", _SEMEION, protocol=protocol) for protocol in PROTOCOLS),
-    Request("ablation", ("semeion-logistic-*", "semeion-svm-*", "semeion-lenet-hidden-*"), protocol="authors-code"),
+    Request("ablation", ("semeion-logistic-*", "semeion-svm-*"), protocol="authors-code"),
     Request("figure1"),
-    Request("batchnorm", trials=3, protocol="authors-code"),
-    Request("whole-training", trials=3, protocol="authors-code"),
     Request(
-        "table1",
-        ("cifar10-preact-resnet18",),
-        trials=3,
-        protocol="authors-code",
-        epochs=5,
-        train_size=2000,
-        width=0.25,
+        "table1", ("cifar10-preact-resnet18",), trials=3, protocol="authors-code", epochs=5, train_size=2000, width=0.25
     ),
 )

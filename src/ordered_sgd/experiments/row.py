@@ -15,7 +15,7 @@ class EpochRow:
     Parameters
     ----------
     epoch, q, lr, engine
-        Its number from 1, and what it trained with; the engine is the one that ran in its last batch.
+        Its number from 1, and what it trained with; the engine is the one that ran in its last full batch.
     seconds, cpu_seconds, samples, backpropagated
         Spent in training steps (no evaluation, no data), by the clock and of the processor: with one thread on an idle
         machine the two are the same; samples seen, and samples that were kept.

@@ -12,6 +12,7 @@ from ordered_sgd.data import Dataset, load
 from ordered_sgd.data.dataset import Split
 from ordered_sgd.errors import ArgumentError, RecordError, message
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.experiments.linear import KERNELS, LinearTraining
 from ordered_sgd.experiments.own import Problem, is_function, own_problem
 from ordered_sgd.experiments.records import Records, Run
 from ordered_sgd.experiments.row import EpochRow
@@ -52,7 +53,7 @@ def run(
     checkpoint = checkpoint_path(spec, records)
     if again:
         checkpoint.unlink(missing_ok=True)
-    training = Training(spec, *problem_for(spec, data))
+    training = training_for(spec, problem_for(spec, data))
     _resume(training, checkpoint, recorded=0 if known is None or again else len(known.rows))
     records.begin(spec, again=again)
     saved = time.monotonic()
@@ -70,6 +71,11 @@ def run(
     found = records.get(spec)
     assert found is not None
     return found
+
+
+def training_for(spec: ExperimentSpec, problem: Problem) -> Training:
+    """The run that a spec describes, at its beginning."""
+    return (LinearTraining if spec.engine == KERNELS else Training)(spec, *problem)
 
 
 def checkpoint_path(spec: ExperimentSpec, records: Records) -> Path:

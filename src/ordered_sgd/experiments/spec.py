@@ -60,7 +60,7 @@ class ExperimentSpec:
         training mode, which also refreshes BatchNorm's running statistics; or of ``"clean"`` images, neither augmented
         nor mixed, in evaluation mode.
     engine, batchnorm
-        Of `OrderedStep`.
+        Of `OrderedStep`; or ``"kernels"`` for a linear model by the compiled kernels of `ordered_sgd.linear`.
     threads
         Of torch: sums depend on it in the last bits.
     timed

@@ -16,7 +16,7 @@ from ordered_sgd.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.data.source import BatchSource
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, grid_around, pack
-from ordered_sgd.experiments.evaluate import batches, criterion_for, scores_of, two_columns
+from ordered_sgd.experiments.evaluate import Scores, batches, criterion_for, scores_of, two_columns
 from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.experiments.row import EpochRow, epoch_row
 from ordered_sgd.experiments.spec import ExperimentSpec
@@ -35,7 +35,7 @@ class Training:
     own_model: nn.Module | None = None  # where the spec does not name one of `models`
     sums: dict[str, float] = field(default_factory=dict)  # over the batches of the present epoch
     epoch: int = 1  # the present one
-    engine: str = ""  # that ran in the last batch
+    engine: str = ""  # that ran in the last full batch
     decayed: bool = False  # whether the hidden rule has fired
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Training:
             rule=rule_for(spec),
             selection="random" if spec.method == "random" else "top",
             generator=torch.Generator().manual_seed(spec.seed),
-            engine=spec.engine,  # type: ignore[arg-type]  # checked by OrderedStep
+            engine="dense" if spec.engine == "kernels" else spec.engine,  # type: ignore[arg-type]  # OrderedStep checks
             **options,
         )
 
@@ -98,18 +98,19 @@ class Training:
             }
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in added.items()}
             self.counts[indices[record.rows]] += 1  # an epoch has every sample once
-            self.engine = record.engine
+            if record.count == self.source.s:  # q may keep all of a smaller last batch, which is then a plain step
+                self.engine = record.engine
             yield None
 
     def _finish(self) -> EpochRow:
         """Accuracy, the rules, and the model over whole sets."""
         spec, q, rate = self.spec, self.step.q or 0, self._rate()
-        counted = None if spec.accuracy == "clean" else self._accuracy()  # may refresh BatchNorm: before the scores
-        train = scores_of(self.model, self.plain, self.criterion)
+        counted = self._accuracy()  # may refresh BatchNorm: before the scores
+        train = self._scores(self.plain)
         accuracy = 1 - train.error / 100 if counted is None else counted
         self.step.end_epoch(accuracy)
         self.decayed = self.decayed or (spec.hidden_rule and accuracy >= HIDDEN_RULE_FROM)
-        test = scores_of(self.model, self.test, self.criterion)
+        test = self._scores(self.test)
         return epoch_row(
             self.epoch,
             q=q,
@@ -130,15 +131,20 @@ class Training:
         if self.train_set.x.shape[1:] == (2,) and len(self.train_set.classes) == 2:
             x, y, plane = grid_around(self.train_set.x)
             points = replace(self.train_set, x=plane, y=np.zeros(len(plane), np.int64))
-            scores = scores_of(self.model, _still(points, self.scaling, self.spec.seed), self.criterion).scores
+            scores = self._scores(_still(points, self.scaling, self.spec.seed)).scores
             found[BOUNDARY] = pack(x=x, y=y, scores=(scores[:, 1] - scores[:, 0]).reshape(len(y), len(x)))
         return found
+
+    def _scores(self, source: BatchSource) -> Scores:
+        return scores_of(self.model, source, self.criterion)
 
     def _rate(self) -> float:
         return learning_rate(self.spec, self.epoch, decayed=self.decayed)
 
-    def _accuracy(self) -> float:
-        """Training accuracy: counted during the epoch, or in another pass in training mode without learning."""
+    def _accuracy(self) -> float | None:
+        """Training accuracy: counted in the epoch, or by another pass in training mode; None: that of the scores."""
+        if self.spec.accuracy == "clean":
+            return None
         if self.spec.accuracy == "epoch" and not np.isnan(self.sums["correct"]):
             return self.sums["correct"] / self.sums["samples"]
         right = total = 0

@@ -73,4 +73,4 @@ def test_adam_has_torch_s_defaults_and_sgd_s_plan(protocol: Protocol) -> None:
     sgd = {row.id: row.arms["ordered"] for row in table1(protocol).rows}
     for row in table5(protocol).rows:
         assert list(row.arms) == ["adam", "ordered adam"]
-        assert row.arms["ordered adam"] == sgd[row.id].but(optimizer="adam", lr=0.001, weight_decay=0.0)
+        assert row.arms["ordered adam"] == sgd[row.id].but(optimizer="adam", lr=0.001, weight_decay=0.0, engine="auto")

@@ -8,7 +8,7 @@ from ordered_sgd.experiments.spec import ExperimentSpec
 
 WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
 WHOLE_EPOCHS = 12
-BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 20, 0.125
+BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 8, 0.125
 _ONLINE = "Training accuracy is counted while training: there is no second pass over the data."
 
 
@@ -33,8 +33,9 @@ def whole_training(protocol: Protocol) -> Exhibit:
 
 def batchnorm(protocol: Protocol) -> Exhibit:
     """What the engines' treatments of BatchNorm do to the error, on CIFAR-10."""
-    full = base("cifar10", "preact-resnet18", protocol).but(accuracy="epoch")
+    full = base("cifar10", "preact-resnet18", protocol).but(accuracy="epoch", hidden_rule=False, counts=False, lr=0.05)
     spec, shrunk = shrink(full, epochs=BATCHNORM_EPOCHS, width=BATCHNORM_WIDTH)
+    spec = spec.but(drops=(7,), rule="LinearDecay", rule_options=(("end", 0.25), ("epochs", BATCHNORM_EPOCHS)))
     engines = {
         "dense": spec.but(engine="dense"),
         "rows": spec.but(engine="rows", batchnorm="full-batch"),
@@ -44,7 +45,8 @@ def batchnorm(protocol: Protocol) -> Exhibit:
     notes = (
         "dense is the one-liner; rows takes the statistics of the whole batch, and BatchNorm's backward over the kept "
         "samples; twopass takes the statistics of the kept samples.",
-        _ONLINE,
+        "q falls from s to s/4 by the calendar: so short a training does not reach the accuracies of the paper's rule; "
+        "rate 0.05, a tenth from epoch 7 on.",
     )
     return Exhibit("batchnorm", "Engines and BatchNorm", "test_error", (row,), compared=True, notes=notes)
 

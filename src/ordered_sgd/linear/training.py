@@ -1,0 +1,204 @@
+"""The loop over epochs, and what goes into it: the learning rate, q, and when to stop."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.linear.kernels import train_epoch
+from ordered_sgd.linear.objective import Array, Batches, Epoch, Objective, State
+from ordered_sgd.order import epoch_batches
+from ordered_sgd.rules import Observed, Rule, resolve_q
+
+logger = logging.getLogger("ordered_sgd.linear")
+Plan = Literal["constant", "cosine"] | Mapping[int, float]
+_BLOCK = 1 << 20  # bytes of input that are squared at a time
+
+
+@dataclass
+class History:
+    """What the epochs so far showed; one training may go on where another stopped."""
+
+    losses: list[float] = field(default_factory=list)
+    ordered_losses: list[float] = field(default_factory=list)
+    qs: list[int] = field(default_factory=list)
+    next_q: int | None = None  # of a rule
+
+
+class Samples(NamedTuple):
+    """What is trained on: rows, targets, weights, and the positions that take part (None: all)."""
+
+    X: Array
+    y: Array
+    weight: Array
+    positions: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """How many samples take part."""
+        return len(self.y) if self.positions is None else len(self.positions)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a training goes: batch size, q or the rule that overrides it, the rate of every epoch, their number."""
+
+    s: int
+    q: float
+    rule: Rule | None
+    rate: Callable[[int], float]
+    epochs: int
+    log_level: int = logging.DEBUG
+    name: str = "train"  # in the log
+
+
+def train(
+    samples: Samples,
+    state: State,
+    objective: Objective,
+    schedule: Schedule,
+    rng: np.random.Generator,
+    history: History,
+    counts: Array,
+    stop: Callable[[State, float], bool] | None = None,
+) -> None:
+    """Train for some epochs: the state moves, the history grows, and `counts` says how often each sample was kept.
+
+    `stop` is asked after every epoch, with the state and the mean loss.
+    """
+    positions, rule = samples.positions, schedule.rule
+    n = samples.size
+    s = min(schedule.s, n)
+    last = n - (n - 1) // s * s
+    if rule is not None and history.next_q is None:
+        history.next_q = rule.first_q(schedule.s)
+    for _ in range(schedule.epochs):
+        number = len(history.losses) + 1
+        (order,) = epoch_batches(n, n, rng)  # the same shuffle as in pieces of s
+        if positions is not None:
+            order = positions[order]
+        q, q_last = (resolve_q(schedule.q if rule is None else history.next_q or 1, size) for size in (s, last))
+        batches, lr = Batches(order, s, q, q_last), schedule.rate(number)
+        epoch = train_epoch(samples.X, samples.y, samples.weight, state, objective, batches, lr=lr)
+        counts[order] += epoch.kept
+        mean, ordered = epoch.mean_loss, epoch.ordered_loss
+        history.losses.append(mean)
+        history.ordered_losses.append(ordered)
+        history.qs.append(q)
+        if rule is not None:
+            seen = observe(epoch, number, s, rule, objective)
+            history.next_q = rule.next_q(history.next_q or 1, schedule.s, seen)
+        text = "%s: epoch %d, loss %.6g, of the kept %.6g, q %d of %d, learning rate %.3g"
+        logger.log(schedule.log_level, text, schedule.name, number, mean, ordered, q, s, lr)
+        if stop is not None and stop(state, mean):
+            return
+
+
+@dataclass
+class Patience:
+    """Says stop when a number has not grown by more than `tol` for so many epochs; remembers the best weights.
+
+    The number is what `judge` makes of the state, or without it minus the mean training loss.
+    """
+
+    epochs: int
+    tol: float
+    judge: Callable[[State], float] | None = None
+    best: float = -math.inf
+    waited: int = 0
+    weights: tuple[Array, Array] | None = None
+
+    def __call__(self, state: State, loss: float) -> bool:
+        """Whether to stop."""
+        value = -loss if self.judge is None else self.judge(state)
+        self.waited = 0 if value > self.best + self.tol else self.waited + 1
+        if value > self.best:
+            self.best = value
+            self.weights = state.coef.copy(), state.intercept.copy()
+        return self.waited >= self.epochs
+
+
+def observe(epoch: Epoch, number: int, s: int, rule: Rule, objective: Objective) -> Observed:
+    """What the rule is told of an epoch: the accuracy of a classifier, and the share of the loss if it asks for it."""
+    accuracy = epoch.correct / len(epoch.losses) if objective.loss in ("log_loss", "hinge") else None
+    return Observed(number, accuracy, loss_share(epoch.losses, s) if rule.needs == "loss_share" else None)
+
+
+def loss_share(losses: Array, s: int) -> list[float]:
+    """Entry j - 1 is the share of a batch's loss that its j largest losses carry, on average over the epoch.
+
+    A smaller last batch counts by its size, and is read at j/s of its length.
+
+    >>> loss_share(np.array([1.0, 3.0, 0.0, 0.0, 5.0]), 2)
+    [0.9, 1.0]
+    """
+    full = len(losses) // s * s
+    total = np.zeros(s)
+    for part in (losses[:full].reshape(-1, s), losses[full:].reshape(1, -1)):
+        size = part.shape[1]
+        if part.size == 0:
+            continue
+        carried = np.sort(part.astype(np.float64), axis=1)[:, ::-1].cumsum(axis=1)
+        some = carried[:, -1:] > 0  # a batch without any loss is carried by its first sample
+        share = np.where(some, carried / np.where(some, carried[:, -1:], 1), 1).sum(axis=0)
+        at = (np.arange(1, s + 1) * size + s - 1) // s - 1
+        total += size * share[at]
+    return list((total / len(losses)).tolist())
+
+
+def rate_of(plan: Plan, first: float, epochs: int, where: str) -> Callable[[int], float]:
+    """The learning rate as a function of the epoch, counted from 1.
+
+    >>> rate = rate_of({10: 0.1}, 0.5, epochs=20, where="doctest")
+    >>> rate(9), rate(10)
+    (0.5, 0.05)
+    >>> rate = rate_of("cosine", 1.0, epochs=2, where="doctest")
+    >>> rate(1), rate(2)
+    (1.0, 0.5)
+    """
+    if isinstance(plan, Mapping):
+        steps = sorted(plan.items())
+        if any(not isinstance(epoch, int) or epoch < 1 or not factor > 0 for epoch, factor in steps):
+            rule = "map epochs, counted from 1, to positive factors of eta0"
+            raise ArgumentError(message(where, "learning_rate", rule, plan, "Use {10: 0.1} for a tenth from epoch 10."))
+        return lambda number: first * next((factor for epoch, factor in reversed(steps) if epoch <= number), 1.0)
+    if plan == "constant":
+        return lambda number: first
+    return lambda number: first * (1 + math.cos(math.pi * (number - 1) / epochs)) / 2
+
+
+def safe_rate(samples: Samples, objective: Objective, columns: int, q: int) -> float:
+    """One over the largest curvature that the loss of a batch is likely to have.
+
+    The curvature of a sample's loss is at most c |x|^2 with c = 1 for the squared and the Huber loss, 1/4 for two
+    classes, 1/2 for the softmax; losses with corners are treated like the squared one. A mean over q samples then has
+    at most their mean, of which one may be the largest of all.
+    """
+    bend = 1.0
+    if objective.loss == "log_loss":
+        bend = 0.25 if columns == 1 else 0.5
+    squares = squared_norms(samples.X) * objective.input_scale**2 + objective.fit_intercept
+    weighted = squares * samples.weight
+    if samples.positions is not None:
+        weighted = weighted[samples.positions]
+    curvature = bend * float(weighted.mean() + weighted.max() / q) + objective.l2
+    return 1 / curvature if curvature > 0 else 1.0
+
+
+def squared_norms(X: Array) -> Array:
+    """The squared length of every row, in float64.
+
+    >>> squared_norms(np.array([[3, 4], [200, 0]], np.uint8))
+    array([2.5e+01, 4.0e+04])
+    """
+    if sparse.issparse(X):
+        squares = sparse.csr_array((X.data.astype(np.float64) ** 2, X.indices, X.indptr), X.shape)  # type: ignore[attr-defined]
+        return np.asarray(squares.sum(axis=1)).ravel()
+    n, step = len(X), max(1, _BLOCK // (8 * X.shape[1]))
+    blocks = (X[start : start + step].astype(np.float64) for start in range(0, n, step))
+    return np.concatenate([np.einsum("ij,ij->i", block, block) for block in blocks])
