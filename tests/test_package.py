@@ -40,6 +40,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "ordered_sgd/py.typed" in names
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_extras(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
