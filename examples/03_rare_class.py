@@ -86,8 +86,8 @@ def show(results: NDArray[np.float64]) -> None:
         f"the lowest mean over both classes has: {best}."
     )
     console.print(
-        "Plain training is the better choice when errors on the rare class are not dearer than others, when labels are "
-        "wrong, or when weights can say what matters."
+        "Plain training is the better choice when errors on the rare class are not dearer than others, or when weights "
+        "can say what matters."
     )
 
 

@@ -106,8 +106,7 @@ class OrderedLogisticRegression(_OrderedClassifier):
     """Multinomial logistic regression by ordered SGD: every step is on the q samples of a batch it gets most wrong.
 
     The loss is the cross-entropy of the softmax; for two classes ``log(1 + exp(-a))`` with one column of weights. With
-    ``q=1.0`` it is plain mini-batch SGD, which is the better choice when labels are noisy or probabilities are to be
-    calibrated.
+    ``q=1.0`` it is plain mini-batch SGD.
 
     Parameters
     ----------
