@@ -89,8 +89,8 @@ def sparse_subjects(classes: int, n: int = 20_000, d: int = 50_000, density: flo
     for loss, kind in (("log_loss", OrderedLogisticRegression), ("hinge", OrderedLinearSVC)):
         for name, q in QS.items():
             options = {"q": q, "eta0": 0.1, "learning_rate": "constant", "alpha": 1e-4, "random_state": 0}
-            subjects[f"{loss}, {name}"] = Subject(_ours(kind, X, y, **options), 1, 4)
-        subjects[f"SGDClassifier, {loss}"] = Subject(_theirs(SGDClassifier, X, y, loss=loss), 1, 4)
+            subjects[f"{loss}, {name}"] = Subject(_ours(kind, X, y, **options), 1, 21)
+        subjects[f"SGDClassifier, {loss}"] = Subject(_theirs(SGDClassifier, X, y, loss=loss), 1, 21)
     return subjects
 
 

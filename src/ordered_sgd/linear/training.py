@@ -85,7 +85,7 @@ def train(
         q, q_last = (resolve_q(schedule.q if rule is None else history.next_q or 1, size) for size in (s, last))
         batches, lr = Batches(order, s, q, q_last), schedule.rate(number)
         epoch = train_epoch(samples.X, samples.y, samples.weight, state, objective, batches, lr=lr)
-        counts[order] += epoch.kept
+        counts[order[epoch.kept]] += 1
         mean, ordered = epoch.mean_loss, epoch.ordered_loss
         history.losses.append(mean)
         history.ordered_losses.append(ordered)
