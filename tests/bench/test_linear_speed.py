@@ -6,20 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from ordered_sgd import data
-from ordered_sgd.bench.linear import (
-    STREAM,
-    dense_subjects,
-    epoch_seconds,
-    growth_subjects,
-    sparse_subjects,
-    time_to_error,
-)
+from ordered_sgd.bench.linear import STREAM, measure_epochs, measure_errors
 from ordered_sgd.linear import OrderedLogisticRegression
 
 pytestmark = pytest.mark.bench
+
+
+@functools.cache
+def seconds(part: str) -> dict[str, float]:
+    """Seconds of an epoch of every subject of a part, measured once for all tests."""
+    found = {row.subject: row.seconds for row in measure_epochs(part)}
+    for name, value in found.items():
+        print(f"{part}, {name}: {1000 * value:.1f} ms an epoch")
+    return found
 
 
 def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -27,41 +28,22 @@ def mnist(split: str) -> tuple[np.ndarray, np.ndarray]:
     return images.x.reshape(len(images), -1), images.y
 
 
-@functools.cache
-def dense() -> dict[str, float]:
-    """Seconds of an epoch on MNIST, measured once for all tests."""
-    torch.set_num_threads(1)
-    seconds = epoch_seconds(dense_subjects(*mnist("train")))
-    for name, value in seconds.items():
-        print(f"{name}: {1000 * value:.1f} ms an epoch, {value / seconds[STREAM]:.2f} streams")
-    return seconds
-
-
-@functools.cache
-def csr(classes: int) -> dict[str, float]:
-    """Seconds of an epoch on 20,000 sparse rows of 50,000 columns, measured once for all tests."""
-    seconds = epoch_seconds(sparse_subjects(classes))
-    for name, value in seconds.items():
-        print(f"{classes} classes, {name}: {1000 * value:.1f} ms an epoch")
-    return seconds
-
-
 @pytest.mark.parametrize(
     ("row", "bar"),
     [("uint8, q = s/16", 3), ("uint8, q = s", 5), ("float32, q = s/16", 5), ("float32, q = s", 8)],
 )
 def test_an_epoch_costs_a_few_reads_of_the_data(real_root: Path, row: str, bar: float) -> None:
-    assert dense()[row] / dense()[STREAM] <= bar
+    assert seconds("images")[row] / seconds("images")[STREAM] <= bar
 
 
 @pytest.mark.parametrize(("row", "bar"), [("uint8, q = s", 25), ("float32, q = s", 18)])
 def test_an_epoch_is_an_order_of_magnitude_faster_than_sgd_classifier(real_root: Path, row: str, bar: float) -> None:
-    assert dense()["SGDClassifier, log_loss"] / dense()[row] >= bar
+    assert seconds("images")["SGDClassifier, log_loss"] / seconds("images")[row] >= bar
 
 
 @pytest.mark.parametrize(("q", "bar"), [("q = s", 12), ("q = s/16", 20)])
 def test_an_epoch_is_an_order_of_magnitude_faster_than_a_torch_loop(real_root: Path, q: str, bar: float) -> None:
-    assert dense()[f"torch, {q}"] / dense()[f"uint8, {q}"] >= bar
+    assert seconds("images")[f"torch, {q}"] / seconds("images")[f"uint8, {q}"] >= bar
 
 
 @pytest.mark.parametrize("epochs", [1, 5, 20])
@@ -82,14 +64,13 @@ def test_at_equal_epochs_the_test_error_is_lower_than_that_of_sgd_classifier(rea
 def test_sparse_epochs_with_momentum_are_faster_than_sgd_classifier(
     classes: int, bar: float, loss: str, q: str
 ) -> None:
-    seconds = csr(classes)
-    assert seconds[f"SGDClassifier, {loss}"] / seconds[f"{loss}, {q}"] > bar
+    found = seconds(f"sparse, {classes} classes")
+    assert found[f"SGDClassifier, {loss}"] / found[f"{loss}, {q}"] > bar
 
 
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 def test_the_cost_grows_linearly_from_ten_thousand_rows_to_a_million(layout: str) -> None:
-    seconds = epoch_seconds(growth_subjects([10**4, 10**5, 10**6], layout), rounds=5)
-    per_row = {name: value / int(name) for name, value in seconds.items()}
+    per_row = {name: value / int(name) for name, value in seconds(f"growth, {layout}").items()}
     print({name: f"{1e9 * value:.0f} ns a row" for name, value in per_row.items()})
     # Ten times the rows leave the processor's caches: a row may cost more, but nothing like ten times as much.
     for few, many in itertools.pairwise(per_row.values()):
@@ -97,7 +78,7 @@ def test_the_cost_grows_linearly_from_ten_thousand_rows_to_a_million(layout: str
 
 
 def test_time_to_a_test_error_is_printed_won_or_lost(real_root: Path) -> None:
-    rows = time_to_error(mnist("train"), mnist("test"), target=8.0)
+    rows = measure_errors(target=8.0)
     for row in rows:
         print(
             f"{row.method}, {row.setting}: {row.seconds:.2f} s, {row.error:.2f} %{'' if row.reached else ', not 8 %'}"

@@ -186,7 +186,8 @@ def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Nothing here.\n")
     record = tmp_path / "b.json"
-    record.write_text(json.dumps({"machine": {"torch": "2"}, "rows": [asdict(cell("rows", 64))]}))
+    machine = {"processor": "x", "cores": 2, "torch": "2"}
+    record.write_text(json.dumps({"machine": machine, "rows": [asdict(cell("rows", 64))]}))
     done = CliRunner().invoke(command, ["page", str(record), str(page)])
     assert "the page must hold <!-- bench-step -->" in str(done.exception)
     assert page.read_text() == "Nothing here.\n"

@@ -142,6 +142,8 @@ TABLE = [
             (("step", "--q", "65"), "osgd bench: --q must be integers from 1 to s = 64; got 65. Leave"),
             (("step", "--rounds", "1"), "osgd bench: --rounds must be at least 2; got 1. Run"),
             (("step", "--q", "x"), "must be integers separated by commas; got 'x'"),
+            (("linear", "--parts", "image"), "osgd bench: --parts must be one of images, sparse, growth, errors; got"),
+            (("linear", "--rounds", "1"), "1 is not in the range x>=2"),
             (("fly",), "No such command 'fly'"),
         ),
     ),

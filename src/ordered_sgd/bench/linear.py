@@ -1,21 +1,23 @@
 """Ordered linear models against scikit-learn's SGD and solvers, a PyTorch loop, and one read of the data; one thread.
 
-Seconds of an epoch are a slope: the median of longer trainings minus that of shorter ones, over the epochs between, so
+Seconds of an epoch are a slope: those of a longer training minus those of a shorter one, over the epochs between, so
 that what is done once per training drops out. All subjects of a comparison are measured in turn in one run.
 """
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from ordered_sgd.bench.timing import interleave
+from ordered_sgd.bench.timing import Timing, measurements, summary
+from ordered_sgd.data import load
 from ordered_sgd.linear import OrderedLinearSVC, OrderedLogisticRegression, OrderedRegressor
 from ordered_sgd.linear.intrinsics import compiled
 from ordered_sgd.order import epoch_batches
@@ -35,18 +37,24 @@ class Subject:
     long: int = 2
 
 
-def epoch_seconds(subjects: Mapping[str, Subject], *, rounds: int = 7, warmup: int = 1) -> dict[str, float]:
-    """Seconds of an epoch of every subject, measured in turn.
+def epoch_seconds(subjects: Mapping[str, Subject], *, rounds: int = 7) -> dict[str, Timing]:
+    """Seconds of an epoch of every subject, measured in turn, after a round that does not count.
 
     >>> sorted(epoch_seconds({"a": Subject(lambda epochs: sum(range(1000 * epochs)))}, rounds=2))
     ['a']
     """
     ends = [(name, epochs) for name, subject in subjects.items() for epochs in (subject.short, subject.long)]
     calls = {f"{name} {epochs}": lambda name=name, epochs=epochs: subjects[name].run(epochs) for name, epochs in ends}
-    seconds = interleave(calls, rounds=rounds, warmup=warmup)
+    seconds = measurements(calls, rounds=rounds)
     return {
-        name: (seconds[f"{name} {subject.long}"].median - seconds[f"{name} {subject.short}"].median)
-        / (subject.long - subject.short)
+        name: summary(
+            [
+                (long - short) / (subject.long - subject.short)
+                for short, long in zip(
+                    seconds[f"{name} {subject.short}"], seconds[f"{name} {subject.long}"], strict=True
+                )
+            ]
+        )
         for name, subject in subjects.items()
     }
 
@@ -85,12 +93,12 @@ def sparse_subjects(classes: int, n: int = 20_000, d: int = 50_000, density: flo
     from sklearn.linear_model import SGDClassifier
 
     X, y = sparse_data(classes, n, d, density)
-    subjects = {}
+    subjects, long = {}, 2 + 40 // classes
     for loss, kind in (("log_loss", OrderedLogisticRegression), ("hinge", OrderedLinearSVC)):
         for name, q in QS.items():
             options = {"q": q, "eta0": 0.1, "learning_rate": "constant", "alpha": 1e-4, "random_state": 0}
-            subjects[f"{loss}, {name}"] = Subject(_ours(kind, X, y, **options), 1, 21)
-        subjects[f"SGDClassifier, {loss}"] = Subject(_theirs(SGDClassifier, X, y, loss=loss), 1, 21)
+            subjects[f"{loss}, {name}"] = Subject(_ours(kind, X, y, **options), 1, long)
+        subjects[f"SGDClassifier, {loss}"] = Subject(_theirs(SGDClassifier, X, y, loss=loss), 1, long)
     return subjects
 
 
@@ -124,6 +132,33 @@ def growth_subjects(rows: Iterable[int], layout: str = "dense") -> dict[str, Sub
     return subjects
 
 
+PARTS: dict[str, Callable[[], dict[str, Subject]]] = {
+    "images": lambda: dense_subjects(*_mnist("train")),
+    "sparse, 2 classes": lambda: sparse_subjects(2),
+    "sparse, 20 classes": lambda: sparse_subjects(20),
+    "growth, dense": lambda: growth_subjects([10**4, 10**5, 10**6]),
+    "growth, sparse": lambda: growth_subjects([10**4, 10**5, 10**6], "sparse"),
+}
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """Seconds of an epoch of one subject: median and quartiles."""
+
+    part: str
+    subject: str
+    seconds: float
+    low: float
+    high: float
+
+
+def measure_epochs(part: str, rounds: int = 7) -> list[EpochCost]:
+    """What an epoch costs each subject of a part of `PARTS`, on one thread."""
+    with _one_thread():
+        found = epoch_seconds(PARTS[part](), rounds=rounds)
+    return [EpochCost(part, subject, it.median, it.low, it.high) for subject, it in found.items()]
+
+
 @dataclass(frozen=True)
 class Reached:
     """The first setting of a method with which the test error, in percent, was as low as asked; else its best."""
@@ -135,10 +170,16 @@ class Reached:
     reached: bool
 
 
+def measure_errors(target: float) -> list[Reached]:
+    """Seconds to a test error on MNIST, on one thread."""
+    with _one_thread():
+        return time_to_error(_mnist("train"), _mnist("test"), target)
+
+
 def time_to_error(train: tuple[Array, Array], test: tuple[Array, Array], target: float) -> list[Reached]:
     """Seconds to a test error, won or lost: every method is given ever larger budgets until it gets there.
 
-    Rows are bytes; ours reads them as they are, the others get float32 in [0, 1].
+    Rows are bytes; ours reads them as they are, the others get float32 in [0, 1]. A method is compiled beforehand.
 
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.integers(0, 256, (90, 4), dtype=np.uint8), rng.integers(0, 3, 90)
@@ -148,6 +189,7 @@ def time_to_error(train: tuple[Array, Array], test: tuple[Array, Array], target:
     (X8, y), (T8, t) = train, test
     X, T = (rows.astype(np.float32) / np.float32(255) for rows in (X8, T8))
     table = []
+    OrderedLogisticRegression(max_iter=1, input_scale=1 / 255).fit(X8[:S], y[:S])
     for method, budgets in _contestants().items():
         found = []
         for setting, model in budgets.items():
@@ -185,8 +227,26 @@ def _contestants() -> dict[str, dict[str, Any]]:
         },
         "LogisticRegression, lbfgs": solver("lbfgs", (10, 20, 50, 100, 200)),
         "LogisticRegression, saga": solver("saga", (1, 2, 5, 10, 20)),
-        "LIBLINEAR, LinearSVC": {f"{k} iterations": LinearSVC(max_iter=k, random_state=0) for k in (10, 100, 1000)},
+        "LIBLINEAR, LinearSVC": {f"{k} iterations": LinearSVC(max_iter=k, random_state=0) for k in (10, 100)},
     }
+
+
+def _mnist(split: Literal["train", "test"]) -> tuple[NDArray[np.uint8], Array]:
+    images = load("mnist", split)
+    return images.x.reshape(len(images), -1), images.y
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    from threadpoolctl import threadpool_limits
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _ours(kind: Any, X: Any, y: Array, **options: Any) -> Callable[[int], object]:

@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -40,6 +40,14 @@ def interleave(
     >>> sorted(interleave({"a": list, "b": dict}, rounds=3))
     ['a', 'b']
     """
+    seconds = measurements(calls, rounds=rounds, inner=inner, warmup=warmup, settle=settle)
+    return {name: summary(values) for name, values in seconds.items()}
+
+
+def measurements(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int, inner: int = 1, warmup: int = 1, settle: int = 0
+) -> dict[str, list[float]]:
+    """As `interleave`, every round's seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -56,7 +64,7 @@ def interleave(
     finally:
         if gc_was_on:
             gc.enable()
-    return {name: _summary(values) for name, values in seconds.items()}
+    return seconds
 
 
 def every(n: int, call: Callable[[], object]) -> Callable[[], None]:
@@ -72,6 +80,7 @@ def every(n: int, call: Callable[[], object]) -> Callable[[], None]:
     return counted
 
 
-def _summary(values: list[float]) -> Timing:
+def summary(values: Sequence[float]) -> Timing:
+    """The median and quartiles of at least two numbers."""
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return Timing(median=median, low=low, high=high)

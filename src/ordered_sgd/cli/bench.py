@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ordered_sgd.cli.bench_linear import linear
 from ordered_sgd.cli.options import Counts, json_option, show
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
@@ -25,6 +26,9 @@ _OF = {"limit-a": "of_limit_a", "limit-b": "of_limit_b"}
 @click.group(context_settings=_HELP)
 def command() -> None:
     """Speed measured on this machine."""
+
+
+command.add_command(linear)
 
 
 @command.command(context_settings=_HELP)
@@ -128,14 +132,14 @@ def _kept(document: Path, s: int) -> list[dict[str, Any]]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What `osgd bench step` wrote."""
+    """What `osgd bench step` or `osgd bench linear` wrote."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        if record["machine"] and record["rows"][0]["speedup"]:
+        if record["machine"] and ("reached" in record or record["rows"][0]["speedup"]):
             return record
     except (ValueError, KeyError, IndexError, TypeError):
         pass
-    rule, remedy = "be a record of osgd bench step", "Run: osgd bench step"
+    rule, remedy = "be a record of osgd bench step or osgd bench linear", "Run: osgd bench step"
     raise ArgumentError(message("osgd bench", str(path), rule, "something else", remedy))
 
 
@@ -143,16 +147,21 @@ def read_record(path: Path) -> dict[str, Any]:
 @click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("page", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def page(record: Path, page: Path) -> None:
-    """Put the figures of a RECORD, written by `osgd bench step`, into a Markdown PAGE.
+    """Put the figures of a RECORD, written by `osgd bench`, into a Markdown PAGE.
 
-    What stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables, and the bar chart is
-    written beside the page.
+    Of `osgd bench step`, what stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables,
+    and the bar chart is written beside the page; of `osgd bench linear`, the same with <!-- bench-linear -->.
     """
+    from ordered_sgd.report.linear_bench import linear_bench_page
     from ordered_sgd.report.step_bench import draw_step_bench, step_bench_page
 
     found = read_record(record)
-    text = step_bench_page(page.read_text(), found, page.stem + ".svg")
-    drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
+    drawn = []
+    if "reached" in found:
+        text = linear_bench_page(page.read_text(), found)
+    else:
+        text = step_bench_page(page.read_text(), found, page.stem + ".svg")
+        drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
     page.write_text(text)
     for path in (*drawn, page):
         click.echo(f"written: {path}", err=True)

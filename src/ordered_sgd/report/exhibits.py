@@ -18,6 +18,7 @@ from ordered_sgd.report.boundaries import draw_boundaries
 from ordered_sgd.report.compare import comparison_table, verdicts
 from ordered_sgd.report.curves import draw_curves, draw_panels, draw_times
 from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
+from ordered_sgd.report.marked import markdown_table
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import reruns
 
@@ -140,9 +141,6 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
     for part in parts:
         lines += [f"## {part.title}", "", *(f"- {sentence}" for sentence in part.found), ""]
         if part.rows:
-            heads = list(part.rows[0])
-            lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
-            lines += [f"| {' | '.join(row[head] for head in heads)} |" for row in part.rows]
-            lines.append("")
+            lines += [markdown_table(part.rows), ""]
         lines += [*(f"*{note}*  " for note in part.notes), ""]
     return "\n".join(lines).rstrip() + "\n"

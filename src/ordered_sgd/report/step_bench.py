@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.errors import require
 from ordered_sgd.report.figures import COLOURS, save
+from ordered_sgd.report.marked import fill
 
 _BARS = ("dense", "rows", "twopass", "auto", "selective-backprop")
 _LIMITS = {"limit-a": "-", "limit-b": ":"}
@@ -74,23 +75,17 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]], qs: Sequence[int])
     axis.set_axisbelow(True)
 
 
-BEGIN, END = "<!-- bench-step -->", "<!-- /bench-step -->"
+MARK = "bench-step"
 
 
 def step_bench_page(page: str, record: Mapping[str, Any], figure: str) -> str:
     """The Markdown page with what stands between its two marks made anew from a record of `osgd bench step`."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        remedy = "Put the two marks where the tables belong."
-        raise ArgumentError(message("osgd bench", "the page", f"hold {BEGIN} and {END}", "none", remedy))
     machine, rows = record["machine"], record["rows"]
     rounds = sorted({row["rounds"] for row in rows})
     how = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}; medians of "
     how += f"{rounds[0]} rounds." if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]} rounds."
     picture = f"![Speed of a training step over SGD, for each model, engine and q]({figure})"
-    parts = [BEGIN, how, picture, step_bench_markdown(rows), step_costs_markdown(rows), END]
-    return before + "\n\n".join(part for part in parts if part) + after
+    return fill(page, MARK, [how, picture, step_bench_markdown(rows), step_costs_markdown(rows)])
 
 
 def step_costs_markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+from ordered_sgd.report.linear_bench import linear_bench_page
 from ordered_sgd.report.step_bench import step_bench_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -11,3 +12,10 @@ def test_the_figures_of_the_engine_page_are_those_of_its_record() -> None:
     page = (DOCS / "engines.md").read_text()
     assert page == step_bench_page(page, record, "engines.svg")
     assert (DOCS / "engines.svg").exists()
+
+
+def test_the_figures_of_the_page_on_linear_models_are_those_of_its_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-linear.json").read_text())
+    page = (DOCS / "linear.md").read_text()
+    assert page == linear_bench_page(page, record)
+    assert len(record["reached"]) == 6
