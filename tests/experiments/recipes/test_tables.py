@@ -73,4 +73,12 @@ def test_adam_has_torch_s_defaults_and_sgd_s_plan(protocol: Protocol) -> None:
     sgd = {row.id: row.arms["ordered"] for row in table1(protocol).rows}
     for row in table5(protocol).rows:
         assert list(row.arms) == ["adam", "ordered adam"]
-        assert row.arms["ordered adam"] == sgd[row.id].but(optimizer="adam", lr=0.001, weight_decay=0.0, engine="auto")
+        spec = row.arms["ordered adam"]
+        assert spec == sgd[row.id].but(optimizer="adam", lr=0.001, weight_decay=0.0, engine=spec.engine)
+        assert spec.engine == ("dense" if "resnet" in row.id else "auto")
+
+
+def test_where_batchnorm_couples_samples_the_paper_s_own_gradient_is_taken() -> None:
+    rows = (*table1(PAPER).rows, *table3(PAPER).rows, *table5(PAPER).rows)
+    coupled = [spec for row in rows for spec in row.arms.values() if spec.model in ("preact-resnet18", "wrn-28-10")]
+    assert {spec.engine for spec in coupled} == {"dense"}
