@@ -49,12 +49,14 @@ def best_temperature(scores: ArrayLike, y: ArrayLike) -> float:
         p = special.softmax(np.exp(log_beta) * scores, axis=1)
         return float(np.einsum("ij,ij->", p, scores) / len(labels) - right)
 
-    most = np.log(100)
-    if slope(-most) >= 0:
-        return 100.0
-    if slope(most) <= 0:
-        return 0.01
-    return float(np.exp(-optimize.brentq(slope, -most, most, xtol=1e-4)))  # the minimum is flat: an error of 1e-8 in it
+    most, near, sign = np.log(100), 0.0, np.sign(slope(0.0))
+    for width in (0.2, 0.8, most):  # most temperatures are near 1, and each slope costs a pass
+        far = -sign * width
+        if np.sign(slope(far)) != sign:
+            low, high = sorted((near, far))
+            return float(np.exp(-optimize.brentq(slope, low, high, xtol=1e-4)))  # the minimum is flat: 1e-8 off in it
+        near = far
+    return float(np.exp(sign * most))
 
 
 def calibration_error(scores: ArrayLike, y: ArrayLike, *, bins: int = 15, temperature: float = 1.0) -> float:
