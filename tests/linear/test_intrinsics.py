@@ -1,13 +1,12 @@
 """The exponential, and the announcement of compilation."""
 
 import logging
-from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
-from ordered_sgd.linear.intrinsics import announced, compiled, exp
+from ordered_sgd.linear.intrinsics import announced, exp
 
 
 @numba.njit
@@ -30,12 +29,6 @@ def test_the_exponential_of_float64_is_the_library_s() -> None:
     x = np.linspace(-700, 0, 1001)
     np.testing.assert_allclose(exponentials(x), np.exp(x), rtol=1e-15)
     assert exp(-1.0) == pytest.approx(np.exp(-1.0))  # outside of kernels as well
-
-
-def test_a_function_that_has_no_place_for_its_cache_is_compiled_all_the_same() -> None:
-    made: dict[str, Any] = {}
-    exec("def twice(x):\n    return 2 * x", made)  # no file, hence no directory beside it
-    assert compiled(made["twice"])(21) == 42
 
 
 def test_compilation_is_announced_once_and_only_when_it_happens(caplog: pytest.LogCaptureFixture) -> None:

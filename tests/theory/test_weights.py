@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from ordered_sgd.errors import ArgumentError
-from ordered_sgd.theory import _kernels, gamma_limit, gamma_weights
+from ordered_sgd.theory import gamma_limit, gamma_weights
 from ordered_sgd.theory._kernels import weights_numba
 from ordered_sgd.theory._recurrence import BLOCK, weights_numpy
 from ordered_sgd.theory.weights import _NUMBA_FROM
@@ -208,14 +208,9 @@ def test_numba_serves_large_n_and_numpy_serves_without_it(monkeypatch):
     n = _NUMBA_FROM
     assert_array_equal(gamma_weights(n, 64, 16), weights_numba(n, 64, 16))
     monkeypatch.setitem(sys.modules, "numba", None)  # what an import then meets is a missing module
-    monkeypatch.delitem(sys.modules, "ordered_sgd.theory._kernels")
+    for name in ("ordered_sgd.theory._kernels", "ordered_sgd.jit"):
+        monkeypatch.delitem(sys.modules, name)
     assert_array_equal(gamma_weights(n, 64, 16), weights_numpy(n, 64, 16))
-
-
-def test_the_kernels_compile_where_no_cache_can_be_written(monkeypatch):
-    caching = pytest.importorskip("numba.core.caching")
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-    assert _kernels.compiled(lambda x: x + 1)(1) == 2
 
 
 def test_importing_the_theory_loads_neither_torch_nor_numba():

@@ -1,4 +1,4 @@
-"""What the kernels need beyond Python's own operations: two machine instructions, an exponential, and the compiler.
+"""What the kernels need beyond Python's own operations: machine instructions, an exponential, and the compiler.
 
 Needs numba, which comes with the extra `linear`; imported by `kernels` alone.
 """
@@ -8,36 +8,24 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, event, types
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array
 
-logger = logging.getLogger("ordered_sgd.linear")
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ordered_sgd import jit
 
+logger = logging.getLogger("ordered_sgd.linear")
 # Sums may be taken in any order, which is what lets them use the vector unit; NaN and infinity keep their meaning.
 SUMS = frozenset({"reassoc", "contract", "nsz"})
 
 
-def compiled(function: Function, flags: frozenset[str] = SUMS) -> Function:
-    """The function compiled by numba on its first call, cached on disk where a directory can be written.
-
-    Compiled functions that are given arrays have no place in an innermost loop: each call counts references.
-    """
-    jit = functools.partial(numba.njit, error_model="numpy", fastmath=set(flags), nogil=True)
-    try:
-        return cast(Function, jit(cache=True)(function))
-    except RuntimeError:  # a read-only install without a writable home: numba finds no place for its cache
-        return cast(Function, jit()(function))
-
-
+compiled = functools.partial(jit.compiled, flags=SUMS)
 # For loops that jump through memory, where taking sums in vectors means gathering single numbers.
-scalar = functools.partial(compiled, flags=frozenset({"contract"}))
+scalar = jit.compiled
 
 
 class _Announcer(event.Listener):

@@ -3,27 +3,11 @@
 Imported on first use, never by ``import ordered_sgd.theory``; needs numba. Coverage cannot see into compiled code.
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from ordered_sgd.jit import compiled
 from ordered_sgd.theory._recurrence import FLOOR, PEAK, mode_of_differences
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def compiled(function: Function) -> Function:
-    """The function compiled by numba on its first call, cached on disk where a directory can be written."""
-    # "contract": x * y + z may round once instead of twice, which is faster and spoils none of the error terms.
-    jit = functools.partial(numba.njit, error_model="numpy", fastmath={"contract"})
-    try:
-        return cast(Function, jit(cache=True)(function))
-    except RuntimeError:  # a read-only install without a writable home: numba finds no place for its cache
-        return cast(Function, jit()(function))
 
 
 def weights_numba(n: int, s: int, q: int) -> NDArray[np.float64]:
