@@ -316,11 +316,11 @@ class Wrapped(nn.parallel.DistributedDataParallel):
 def test_a_model_over_several_ranks_is_refused_what_would_leave_ranks_waiting() -> None:
     model = Wrapped(network())
     with pytest.raises(
-        ArgumentError, match=r"nonfinite must be 'raise' for a model in Distributed.*; got 'skip'. A batch"
+        ArgumentError, match=r"nonfinite must be 'raise' for a model in Distributed.*; got 'skip'. A batch .* group="
     ):
         OrderedStep(model, CE, sgd(model), q=4, nonfinite="skip")
     step = OrderedStep(model, CE, sgd(model), q=4)
     with pytest.raises(
-        ArgumentError, match=r"model must not be wrapped in Distributed.*; got a wrapped one. Pass one batch"
+        ArgumentError, match=r"model must not be wrapped in Distributed.*; got a wrapped one. Pass one batch, or group="
     ):
         step([batch(), batch()])

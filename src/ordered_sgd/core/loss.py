@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from ordered_sgd.core.adaptive import AdaptiveQ
 from ordered_sgd.core.selection import check_losses, mean, mean_of_rows, random_rows, top_rows
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Selection = Literal["top", "random"]
 
@@ -32,6 +35,11 @@ class OrderedLoss(nn.Module):
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
     generator
         Source of the random selection, on the CPU; one with seed 0 when not given.
+    group
+        Keep the q largest of all ranks of this process group instead of each rank's own; see
+        :func:`ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
+        batch, if need be); the rule sees what all ranks saw, so that q and the state are the same on each. The random
+        control needs generators of the same seed. In eval mode the mean is this rank's own.
 
     Examples
     --------
@@ -49,6 +57,7 @@ class OrderedLoss(nn.Module):
         rule: Rule | None = None,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
+        group: "ProcessGroup | None" = None,
         _where: str = "OrderedLoss",  # whose arguments error messages speak of
     ) -> None:
         super().__init__()
@@ -59,6 +68,11 @@ class OrderedLoss(nn.Module):
         self.criterion = criterion
         self.selection = selection
         self.generator = generator or torch.Generator().manual_seed(0)
+        self.group = group
+        if group is not None:
+            from ordered_sgd.core.distributed import check_group  # only those who train on several ranks load it
+
+            check_group(group, _where)
 
     def forward(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
         """The ordered loss of a batch; `args` go to the criterion, usually outputs and targets.
@@ -70,10 +84,23 @@ class OrderedLoss(nn.Module):
         losses = self.per_sample(*args, sample_weight=sample_weight, **kwargs)
         if not self.training:
             return mean(losses)
+        if self.group is not None:
+            return self._over_ranks(losses, count_correct(*args, *kwargs.values()))
         if torch.is_grad_enabled():
             self._adaptive.see(losses.shape[0])
             self._adaptive.observe(losses.detach(), count_correct(*args, *kwargs.values()))
         return mean_of_rows(losses, self.choose(losses.detach()))
+
+    def _over_ranks(self, losses: Tensor, correct: Tensor | None) -> Tensor:
+        """The ordered loss of the batches of all ranks together."""
+        from ordered_sgd.core.distributed import join, mean_over_ranks
+
+        assert self.group is not None
+        joined = join(losses, correct, self.group, self._where)
+        if torch.is_grad_enabled():
+            self._adaptive.see(joined.losses.shape[0])
+            self._adaptive.observe(joined.losses, joined.correct)
+        return mean_over_ranks(losses, self.choose(joined.losses), joined)
 
     def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
         """The criterion's losses, shape (s,), weighted, not reduced."""
@@ -85,7 +112,7 @@ class OrderedLoss(nn.Module):
             got = f"shape {tuple(losses.shape)} from {tuple(args[0].shape)} and {tuple(args[1].shape)}"
             advice = "Give outputs and targets the same shape."
             raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, advice))
-        losses = check_losses(losses, self._where)
+        losses = check_losses(losses, self._where, empty=self.group is not None and self.training)
         inputs = _tensors_of(args, kwargs)
         # no set of sizes: torch.compile would take the batch size for a constant
         if inputs and not any(a.shape[0] == losses.shape[0] for a in inputs):
@@ -132,6 +159,11 @@ class OrderedLoss(nn.Module):
             epoch are used, which outputs of shape (s, C) with integer targets of shape (s,) allow.
         """
         return self._adaptive.end_epoch(accuracy)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the largest batch so far would be kept whole, or none has come yet."""
+        return self._adaptive.s == 0 or self._adaptive.q_for(self._adaptive.s) >= self._adaptive.s
 
     @property
     def counts_answers(self) -> bool:

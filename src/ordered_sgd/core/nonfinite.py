@@ -25,6 +25,8 @@ class Verdict:
         Position (-1: none) and value of the first loss that is not finite; None when all were seen to be finite.
     event
         Marks the arrival of `first` on the host.
+    sizes
+        How the losses are spread over ranks; empty when they are of one process.
     """
 
     step: int = 0
@@ -32,6 +34,7 @@ class Verdict:
     bad: Tensor | None = None
     first: Tensor | None = None
     event: torch.Event | None = None
+    sizes: tuple[int, ...] = ()
 
     def error(self) -> NonFiniteLossError | None:
         """The error that the batch deserves, or None; waits until the losses of the batch are known, and no longer."""
@@ -42,12 +45,16 @@ class Verdict:
         position, value = self.first.tolist()
         if position < 0:
             return None
-        got = f"{value} at position {int(position)} of {self.count} in step {self.step}"
+        place, rank = int(position), 0
+        while self.sizes and place >= self.sizes[rank]:
+            place, rank = place - self.sizes[rank], rank + 1
+        where = f"{place} of {self.sizes[rank]} on rank {rank}" if self.sizes else f"{place} of {self.count}"
+        got = f"{value} at position {where} in step {self.step}"
         remedy = 'Lower the learning rate, or pass nonfinite="skip".'
         return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
 
 
-def inspect_losses(losses: Tensor, step: int, *, at_once: bool) -> Verdict:
+def inspect_losses(losses: Tensor, step: int, *, at_once: bool, sizes: tuple[int, ...] = ()) -> Verdict:
     """The verdict on detached losses: read now, or left on the device when not `at_once`."""
     if at_once and math.isfinite(losses.sum().item()):
         return _FINE  # the usual case: one number read, and finite only if every loss is
@@ -61,7 +68,7 @@ def inspect_losses(losses: Tensor, step: int, *, at_once: bool) -> Verdict:
         first = host.copy_(first, non_blocking=True)
         event = torch.Event(losses.device)
         event.record(torch.cuda.current_stream(losses.device))
-    return Verdict(step, losses.shape[0], None if at_once else found.float(), first, event)
+    return Verdict(step, losses.shape[0], None if at_once else found.float(), first, event, sizes)
 
 
 _FINE = Verdict()

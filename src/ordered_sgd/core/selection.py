@@ -4,12 +4,17 @@ Ties go to the lower index (the paper's footnote), NaN ranks as the largest, and
 so that the same losses always give the same rows.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import resolve_q
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 # Below this many losses sorting all of them is faster than looking for the q-th largest (measured on the CPU:
 # 10 against 15 us at 256 losses, 41 against 22 us at 1024).
@@ -44,7 +49,7 @@ def select_top_q(losses: Tensor, q: float) -> Tensor:
     return top_rows(values, resolve_q(q, values.shape[0], "select_top_q"))
 
 
-def ordered_mean(losses: Tensor, q: float) -> Tensor:
+def ordered_mean(losses: Tensor, q: float, *, group: "ProcessGroup | None" = None) -> Tensor:
     """Mean of the q largest losses.
 
     Differentiable: the gradient of each kept loss is 1/q, of the others zero. Half-precision losses are averaged in
@@ -56,6 +61,11 @@ def ordered_mean(losses: Tensor, q: float) -> Tensor:
         One loss per sample, shape (s,) or (s, 1): build the criterion with ``reduction="none"``.
     q
         A count, or a share of the batch in (0, 1]; more than the batch means all of it.
+    group
+        A process group of torch.distributed: the batch is then that of all its ranks together, of which each calls
+        this with its own losses, how many it may have, or none; q counts over all of them and ties go to the lower
+        (rank, index). Every rank gets the mean over all, with a gradient whose average over ranks, as
+        DistributedDataParallel and fully_shard take it, is that of one process on the joined batch.
 
     Examples
     --------
@@ -67,7 +77,11 @@ def ordered_mean(losses: Tensor, q: float) -> Tensor:
     >>> losses.grad
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
     """
-    values = check_losses(losses, "ordered_mean")
+    values = check_losses(losses, "ordered_mean", empty=group is not None)
+    if group is not None:
+        from ordered_sgd.core.distributed import ordered_mean_over_ranks  # a leaf above this file
+
+        return ordered_mean_over_ranks(values, q, group)
     s = values.shape[0]
     return mean_of_rows(values, top_rows(values.detach(), resolve_q(q, s, "ordered_mean")))
 
@@ -82,8 +96,14 @@ def random_rows(s: int, q: int, generator: torch.Generator) -> Tensor:
     return rows
 
 
-def check_losses(losses: Tensor, where: str, remedy: str = 'Build the criterion with reduction="none".') -> Tensor:
-    """The losses as shape (s,), or one clear error; (s, 1) is squeezed."""
+def check_losses(
+    losses: Tensor,
+    where: str,
+    remedy: str = 'Build the criterion with reduction="none".',
+    *,
+    empty: bool = False,
+) -> Tensor:
+    """The losses as shape (s,), or one clear error; (s, 1) is squeezed, and s may be 0 if `empty`."""
     if type(losses) is Tensor and losses.dim() == 1 and losses.dtype is torch.float32 and losses.shape[0] > 0:
         return losses  # the usual case first: on 64 losses every check counts
     rule = "be one loss per sample, shape (s,)"
@@ -96,7 +116,7 @@ def check_losses(losses: Tensor, where: str, remedy: str = 'Build the criterion 
     if losses.dim() != 1:
         advice = "Reduce the other dimensions first, e.g. losses.flatten(1).mean(1)."
         raise ArgumentError(message(where, "losses", rule, f"shape {tuple(losses.shape)}", advice))
-    if losses.shape[0] == 0:
+    if losses.shape[0] == 0 and not empty:
         raise ArgumentError(message(where, "losses", "hold at least one sample", "none", "Skip empty batches."))
     if not losses.is_floating_point():
         raise ArgumentError(message(where, "losses", "be floating-point", losses.dtype, "Use losses.float()."))
@@ -108,7 +128,7 @@ def mean(values: Tensor) -> Tensor:
     return widen(values).mean()
 
 
-def row_weights(losses: Tensor, rows: Tensor | None, q: int) -> Tensor:
+def row_weights(losses: Tensor, rows: Tensor | None, q: float) -> Tensor:
     """1/q at the chosen rows (None: all) and zero elsewhere: the gradient of their mean with respect to the losses."""
     if rows is None or rows.shape[0] == losses.shape[0]:
         return torch.full_like(losses, 1 / q)

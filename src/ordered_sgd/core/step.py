@@ -3,21 +3,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.core.distributed import Joined, join, numbers_of_all
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
-from ordered_sgd.core.engines.state import Buffers
+from ordered_sgd.core.engines.parallel import parallel
+from ordered_sgd.core.engines.state import Buffers, device_of
 from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
 from ordered_sgd.core.selection import mean, mean_of_rows, row_weights
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["ENGINES", "OrderedStep", "StepRecord"]
 
@@ -34,6 +39,9 @@ class StepRecord:
         How the gradient was computed: an engine's name, or ``"micro-batches"``.
     losses, rows
         All losses, shape (s,), and the kept positions, ascending.
+
+    Over several ranks (``OrderedStep(..., group=...)``) `losses` and `rows` are those of this rank; q, count, both
+    means and the right answers are of all ranks together, and the same on each.
     """
 
     q: int
@@ -43,17 +51,20 @@ class StepRecord:
     rows: Tensor = field(repr=False)
     _correct: Correct = field(repr=False)
     _bad: Tensor | None = field(repr=False)
+    _all: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # losses and kept positions of all ranks
 
     @property
     def ordered_loss(self) -> Tensor:
         """Mean of the kept losses: what was minimised. NaN when the update was skipped."""
+        if self._all is not None:
+            return mean_of_rows(*self._all)
         mean = mean_of_rows(self.losses, self.rows)
         return mean if self._bad is None else torch.where(self._bad > 0, torch.nan, mean)
 
     @property
     def mean_loss(self) -> Tensor:
         """Plain mean over the batch: what people compare."""
-        return mean(self.losses)
+        return mean(self.losses if self._all is None else self._all[0])
 
     @property
     def correct(self) -> Tensor | None:
@@ -90,6 +101,11 @@ class OrderedStep:
         parameters, optimizer, rule and the model's buffers stay as they were. On an accelerator a fused optimizer masks
         its update on the device and the error comes with the next step; with any other one the update waits until the
         losses are known, while the device is busy with the backward pass.
+    group
+        Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
+        `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
+        equally often, with an empty batch where it has none; q, the rule's state and skipped or refused batches are the
+        same on all. `forward` is given the module inside the wrapper.
     **engine_options
         Of the engine: `verify_every` and `batchnorm` (rows), `scoring`, `score_dtype`, `replay`, `batchnorm` (twopass).
 
@@ -119,12 +135,13 @@ class OrderedStep:
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
         nonfinite: Literal["raise", "skip"] = "raise",
+        group: "ProcessGroup | None" = None,
         **engine_options: Any,
     ) -> None:
         check_choice("OrderedStep", "nonfinite", nonfinite, ("raise", "skip"))
-        if nonfinite == "skip" and isinstance(model, nn.parallel.DistributedDataParallel):
-            remedy = "A batch that one rank skips would leave the others waiting."
-            must = "be 'raise' for a model in DistributedDataParallel"
+        if group is None and nonfinite == "skip" and isinstance(model, nn.parallel.DistributedDataParallel):
+            remedy = "A batch that one rank skips would leave the others waiting: pass group=."
+            must = "be 'raise' for a model in DistributedDataParallel without a group"
             raise ArgumentError(message("OrderedStep", "nonfinite", must, "'skip'", remedy))
         if max_grad_norm is not None and not max_grad_norm > 0:
             remedy = "Use max_grad_norm=None for no clipping."
@@ -134,17 +151,22 @@ class OrderedStep:
             raise ArgumentError(message("OrderedStep", "optimizer", "step without a closure", "LBFGS", remedy))
         self.model = model
         self.optimizer = optimizer
+        self.group = group
         self.loss = OrderedLoss(
-            criterion, q=q, rule=rule, selection=selection, generator=generator, _where="OrderedStep"
+            criterion, q=q, rule=rule, selection=selection, generator=generator, group=group, _where="OrderedStep"
         )
-        self._engine = make_engine(engine, model, self._score, engine_options)
+        self._parallel = parallel(model, group)
+        self._engine = make_engine(engine, self._parallel.model, self._score, engine_options, self._parallel)
         self.forward = forward or _call
         self.max_grad_norm = max_grad_norm
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.nonfinite = nonfinite
         self.steps = 0
         self._verdict = Verdict()
-        self._buffers = Buffers(model)
+        self._divisor = 1.0  # what the sum of the kept losses is divided by
+        self._joined: Joined | None = None  # the losses of all ranks, and which are kept, of the last step
+        self._kept: Tensor | None = None
+        self._buffers = Buffers(self._parallel.model)
 
     def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
@@ -155,8 +177,9 @@ class OrderedStep:
         self._raise_late()
         batches = self._micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self.optimizer.zero_grad()
+        self._parallel.begin()
         before = self._buffers.save()
-        computed = self._gradient(batches)  # lines 4 and 5
+        computed = self._gradient(batches, whole=y is not None)  # lines 4 and 5
         if computed.rows is not None and self._may_update():
             self._update()  # line 6
             if self._verdict.bad is not None:
@@ -203,33 +226,66 @@ class OrderedStep:
             self._engine.decide(state["operations"])  # not anew: the next step must be the one that would have come
         self._verdict = Verdict()  # of a step that has been undone
 
-    def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]]) -> Computed:
+    def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool) -> Computed:
         """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
         sizes = [_length(y) for _, y, _ in batches]
         s = sum(size for size in sizes if size is not None)
-        keeps_all = None not in sizes and self.loss.q_for(s) >= s  # else it is known once the losses are
-        if len(batches) == 1:
+        known, total, ranks = None not in sizes, s, 1
+        if self.group is not None:
+            if whole:  # how many there are in all is known with the losses: go by the batches so far
+                return self._engine(batches[0], self.loss.keeps_all, self._choose, self._backward)
+            known, total, ranks = self._total(s if known else -1, len(batches))
+        keeps_all = known and self.loss.q_for(total) >= total  # else it is known once the losses are
+        if self.group is None and len(batches) == 1:
             return self._engine(batches[0], keeps_all, self._choose, self._backward)
         if keeps_all:
-            return one_pass(batches, s, self._score, self._choose, self._backward)
-        return two_passes(batches, self._buffers, self._score, self._choose, self._backward)
+            self._divisor = total / ranks
+            return one_pass(batches, s, self._score, self._choose, self._backward, self._parallel)
+        return two_passes(batches, self._buffers, self._score, self._choose, self._backward, self._parallel)
+
+    def _total(self, s: int, parts: int) -> tuple[bool, int, int]:
+        """Whether all ranks know how many samples their micro-batches have, how many in all, and how many ranks."""
+        assert self.group is not None
+        every = numbers_of_all([s, parts], self.group, device_of(self._parallel.model))
+        if self._parallel.in_step and len({count for _, count in every}) > 1:
+            got = ", ".join(f"{count:.0f}" for _, count in every)
+            remedy = "Add empty micro-batches."
+            rule = "be as many on every rank of a model sharded by fully_shard"
+            raise ArgumentError(message("OrderedStep", "micro-batches", rule, got, remedy))
+        return min(size for size, _ in every) >= 0, int(sum(size for size, _ in every)), len(every)
 
     def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
         x, y, sample_weight = batch
-        outputs = self.forward(self.model, x)
+        outputs = self.forward(self._parallel.model, x)
         losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
             return Scored(losses, count_correct(outputs, y))
         return Scored(losses, partial(count_correct, outputs.detach(), y))  # counted if somebody asks
 
-    def _choose(self, losses: Tensor) -> Tensor | None:
+    def _choose(self, losses: Tensor, correct: Correct) -> Tensor | None:
         """Line 4, or None if a loss is seen not to be finite."""
+        if self.group is not None:
+            return self._choose_over_ranks(losses, counted(correct), self.group)
         at_once = _reads_are_free(losses)
         self._verdict = inspect_losses(losses, self.steps, at_once=at_once)
         if at_once and self._verdict.error() is not None:
             return None
         self.loss.see(losses.shape[0])
-        return self.loss.choose(losses)
+        rows = self.loss.choose(losses)
+        self._divisor = rows.shape[0]
+        return rows
+
+    def _choose_over_ranks(self, losses: Tensor, correct: Tensor | None, group: "ProcessGroup") -> Tensor | None:
+        """Line 4 for the batches of all ranks together: the positions that are this rank's."""
+        joined = self._joined = join(losses, correct, group, "OrderedStep")
+        self._kept = None
+        self._verdict = inspect_losses(joined.losses, self.steps, at_once=True, sizes=joined.sizes)
+        if self._verdict.error() is not None:
+            return None
+        self.loss.see(joined.losses.shape[0])
+        self._kept = self.loss.choose(joined.losses)
+        self._divisor = self._kept.shape[0] / len(joined.sizes)  # DDP and FSDP average over the ranks
+        return joined.mine(self._kept)
 
     def _may_update(self) -> bool:
         """Whether the losses are finite, or the optimizer can be left to find out on the device."""
@@ -240,9 +296,9 @@ class OrderedStep:
         self._verdict = Verdict()
         return True
 
-    def _backward(self, losses: Tensor, rows: Tensor | None, q: int) -> None:
+    def _backward(self, losses: Tensor, rows: Tensor | None) -> None:
         """Line 5: the gradient of the mean over q, given to the losses themselves instead of through a graph for it."""
-        weights = row_weights(losses, rows, q)
+        weights = row_weights(losses, rows, self._divisor)
         if self.scaler is not None:
             weights = self.scaler.scale(weights)
         torch.autograd.backward(losses, weights)
@@ -265,9 +321,17 @@ class OrderedStep:
 
     def _record(self, computed: Computed) -> StepRecord:
         losses, rows, correct, engine = computed
+        skipped = rows is None
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
-        else:
+        if self._joined is not None:
+            joined, kept = self._joined, rows[:0] if self._kept is None else self._kept
+            self._joined = self._kept = None
+            if not skipped:
+                self.loss.observe(joined.losses, joined.correct)
+            count = joined.losses.shape[0]
+            return StepRecord(kept.shape[0], count, engine, losses, rows, joined.correct, None, (joined.losses, kept))
+        if not skipped:
             self.loss.observe(losses, counted(correct) if self.loss.counts_answers else None)
         return StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
 
@@ -290,9 +354,9 @@ class OrderedStep:
             remedy = "Pass [(x1, y1, weight1), (x2, y2, weight2)]."
             got = "sample_weight="
             raise ArgumentError(message(where, "weights of micro-batches", "be inside the list", got, remedy))
-        if isinstance(self.model, nn.parallel.DistributedDataParallel):
-            remedy = "Pass one batch."
-            rule = "not be wrapped in DistributedDataParallel for micro-batches"
+        if self.group is None and isinstance(self.model, nn.parallel.DistributedDataParallel):
+            remedy = "Pass one batch, or group=."
+            rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
             raise ArgumentError(message(where, "model", rule, "a wrapped one", remedy))
         return [(*part, None)[:3] for part in batches]
 

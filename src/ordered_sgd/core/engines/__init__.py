@@ -4,10 +4,14 @@ An engine is built once with the model and ``score(batch)``, which gives the los
 graph, and how many answers are right. It is then called for each mini-batch,
 ``engine(batch, keeps_all, choose, backward)``, and leaves the gradient of the ordered loss in the parameters:
 
-- ``keeps_all`` says that q is known to keep the whole batch, which is the plain step for every engine;
-- ``choose(losses)`` gives the positions to keep, or None when the step is to be skipped;
-- ``backward(losses, rows, q)`` back-propagates the sum over the given rows (None: all) of losses / q, with loss
-  scaling where it is used.
+- ``keeps_all`` says that q will keep the whole batch as far as is known, which is the plain step for every engine;
+- ``choose(losses, correct)`` gives the positions to keep, or None when the step is to be skipped. Over several ranks
+  these are the ones of this rank: there may be none of them, and no samples either;
+- ``backward(losses, rows)`` back-propagates the sum over the given rows (None: all) of losses / q, with loss scaling
+  where it is used; q is what was chosen last.
+
+``parallel`` says how the model shares gradients with other ranks (``engines/parallel.py``): every engine runs one pass
+``parallel.through(score, batch)`` in each step and back-propagates it, or abandons it.
 
 Its attribute ``why`` says why another way of computing ran than its name promises, or is None.
 """
@@ -46,8 +50,8 @@ class Computed(NamedTuple):
 
 
 Score = Callable[[Any], Scored]
-Choose = Callable[[Tensor], Tensor | None]
-Backward = Callable[[Tensor, Tensor | None, int], None]
+Choose = Callable[[Tensor, Correct], Tensor | None]
+Backward = Callable[[Tensor, Tensor | None], None]
 
 
 class Engine(Protocol):

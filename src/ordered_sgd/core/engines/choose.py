@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.core.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
 log = logging.getLogger("ordered_sgd")
@@ -32,11 +33,13 @@ class AutoEngine:
         Passed on to the rows engine.
     """
 
-    def __init__(self, model: nn.Module, score: Score, *, verify_every: int = 0) -> None:
+    def __init__(
+        self, model: nn.Module, score: Score, parallel: OneProcess | None = None, *, verify_every: int = 0
+    ) -> None:
         self.model, self.score = model, score
-        self.dense = Dense(model, score)
+        self.dense = Dense(model, score, parallel)
         self._verify_every = verify_every
-        self.why: str | None = None
+        self.why = self.dense.parallel.why_dense
         self._channels_last = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
@@ -45,7 +48,7 @@ class AutoEngine:
         """Lines 4 and 5 for one batch."""
         if self._channels_last:
             batch = (_channels_last(batch[0]), *batch[1:])
-        if keeps_all:
+        if keeps_all or self.dense.parallel.why_dense is not None:
             return self.dense(batch, keeps_all, choose, backward)
         if self._chosen is not None:
             computed = self._chosen(batch, keeps_all, choose, backward)
@@ -61,11 +64,13 @@ class AutoEngine:
         self.operations = operations
         if any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules()):
             self.why = "BatchNorm in training couples the samples"
-        elif operations < ROWS_FROM:
+        elif operations < ROWS_FROM and self.why is None:
             self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
         self._chosen = self.dense
         if self.why is None:
-            self._chosen = make_engine("rows", self.model, self.score, {"verify_every": self._verify_every})
+            self._chosen = make_engine(
+                "rows", self.model, self.score, {"verify_every": self._verify_every}, self.dense.parallel
+            )
         log.info("engine auto runs %s: %s", "dense" if self.why else "rows", self.why or f"{operations:.0e} operations")
 
 
@@ -104,16 +109,18 @@ ENGINES = {
 }
 
 
-def make_engine(name: str, model: nn.Module, score: Score, options: dict[str, Any]) -> Engine:
+def make_engine(
+    name: str, model: nn.Module, score: Score, options: dict[str, Any], parallel: OneProcess | None = None
+) -> Engine:
     """The engine of that name with its options, or one clear error."""
     check_choice("OrderedStep", "engine", name, tuple(ENGINES))
     module, kind = ENGINES[name]
     build = getattr(importlib.import_module(f"ordered_sgd.core.engines.{module}"), kind)
-    known = [option for option in inspect.signature(build).parameters if option not in ("model", "score")]
+    known = [option for option in inspect.signature(build).parameters if option not in ("model", "score", "parallel")]
     for option in options:
         if option not in known:
             remedy = f"It takes {', '.join(known)}." if known else "It takes no options."
             rule = f"be an option of engine {name!r}"
             raise ArgumentError(message("OrderedStep", option, rule, repr(options[option]), remedy))
-    engine: Engine = build(model, score, **options)
+    engine: Engine = build(model, score, parallel, **options)
     return engine

@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
+from ordered_sgd.core.engines.parallel import OneProcess
 
 
 class Dense:
@@ -12,14 +13,17 @@ class Dense:
 
     why: str | None = None
 
-    def __init__(self, model: nn.Module, score: Score) -> None:
+    def __init__(self, model: nn.Module, score: Score, parallel: OneProcess | None = None) -> None:
         self.score = score
+        self.parallel = parallel or OneProcess(model)
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
-        losses, correct = self.score(batch)
+        losses, correct = self.parallel.through(self.score, batch)
         values = losses.detach()
-        rows = choose(values)
-        if rows is not None:
-            backward(losses, rows, rows.shape[0])
+        rows = choose(values, correct)
+        if rows is None:
+            self.parallel.abandon(losses)
+        else:
+            backward(losses, rows)
         return Computed(values, rows, correct, "dense")

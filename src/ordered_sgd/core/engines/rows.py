@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score
 from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.core.engines.parallel import OneProcess
 from ordered_sgd.core.engines.rows_check import first_difference, largest_difference
 from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
@@ -44,17 +45,26 @@ class RowsEngine:
         Repeat the comparison with the dense backward every so many steps; 0: only for each new graph.
     """
 
-    def __init__(self, model: nn.Module, score: Score, *, batchnorm: str | None = None, verify_every: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        score: Score,
+        parallel: OneProcess | None = None,
+        *,
+        batchnorm: str | None = None,
+        verify_every: int = 0,
+    ) -> None:
         check_choice("OrderedStep", "batchnorm", batchnorm, (None, "full-batch"), 'Pass batchnorm="full-batch".')
         self.model = model
-        self.dense = Dense(model, score)
-        self.why: str | None = None
+        self.dense = Dense(model, score, parallel)
+        self.parallel = self.dense.parallel
+        self.why = self.parallel.why_dense
         self._batchnorm = batchnorm is not None
         self._verify_every = verify_every
         self._rows: Tensor | None = None
         self._ran: set[str] = set()
         self._said: set[str] = set()
-        self._broken = False
+        self._broken = self.why is not None
         self._graphs = 0
         self._buffers = Buffers(model)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
@@ -64,14 +74,16 @@ class RowsEngine:
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
-        if keeps_all or self._broken:
+        if not (keeps_all or self._broken) and self.parallel.over_ranks:
+            self._look_at_other_ranks(batch)
+        if keeps_all or self._broken or _length(batch) == 0:
             return self.dense(batch, keeps_all, choose, backward)
         _mark_batch(batch)
         device = device_of(self.model)
         random, saved, graphs = random_state(device), self._buffers.save(), self._graphs
         try:
             with torch._dynamo.config.patch(allow_rnn=True) if self._recurrent else nullcontext():
-                losses, correct = self._score(batch)
+                losses, correct = self.parallel.through(self._score, batch)
         except Exception as error:
             if not _from_compiler(error):
                 raise
@@ -83,23 +95,33 @@ class RowsEngine:
             if not agree(losses, expected):
                 self._give_up("the compiled model gives other losses")
             self._rewind(random, saved, device)
-            losses, correct = self._score(batch)  # once more, since buffers were written after the first time
+            # once more, since buffers were written after the first time
+            losses, correct = self.parallel.through(self._score, batch)
         if self._broken:
             self._rewind(random, saved, device)
             return self.dense(batch, keeps_all, choose, backward)
         self._ran.clear()
         values = losses.detach()
-        rows = choose(values)
+        rows = choose(values, correct)
         if rows is None:
+            self.parallel.abandon(losses)
             return Computed(values, None, correct, "rows")
-        self._rows = rows
+        # a rank without a kept sample takes part with its first one, whose gradient is zero
+        self._rows = rows if rows.shape[0] else torch.zeros(1, dtype=torch.int64, device=values.device)
         try:
-            backward(losses, rows, rows.shape[0])
+            backward(losses, rows)
         finally:
             self._rows = None
         if not self._ran:
             self._say("the model could not be traced")
         return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense")
+
+    def _look_at_other_ranks(self, batch: Any) -> None:
+        """Run dense where a pass is one of all ranks, or where there is nothing to compute."""
+        if self.parallel.shares_statistics():
+            self._give_up("SyncBatchNorm in training couples the samples of all ranks")
+        elif _length(batch) == 0:
+            self._say("this rank has no samples")
 
     def _give_up(self, reason: str) -> None:
         self._broken = True
@@ -313,6 +335,11 @@ def _mark_batch(batch: Any) -> None:
     for tensor, size in zip(tensors, sizes, strict=True):
         if size == sizes[0] and size > 1:
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
+def _length(batch: Any) -> int | None:
+    """Samples in a batch, as its first tensor tells."""
+    return next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), None)
 
 
 def _with_code_of_its_own(score: Score) -> Any:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Score, Scored
 from ordered_sgd.core.engines.dense import Dense
+from ordered_sgd.core.engines.parallel import OneProcess
 from ordered_sgd.core.engines.rows_check import largest_difference
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.core.selection import agree, select_rows
@@ -50,6 +51,7 @@ class TwoPassEngine:
         self,
         model: nn.Module,
         score: Score,
+        parallel: OneProcess | None = None,
         *,
         scoring: str = "train",
         score_dtype: torch.dtype | None = None,
@@ -59,48 +61,59 @@ class TwoPassEngine:
         check_choice("OrderedStep", "scoring", scoring, ("train", "eval"))
         check_choice("OrderedStep", "batchnorm", batchnorm, (None, "subset"), 'Pass batchnorm="subset".')
         self.model, self.score = model, score
-        self.dense = Dense(model, score)
+        self.dense = Dense(model, score, parallel)
+        self.parallel = self.dense.parallel
         self._buffers = Buffers(model)
-        self.why: str | None = None
+        self.why = self.parallel.why_dense
         self._scoring, self._score_dtype, self._replay = scoring, score_dtype, replay
         self._subset = batchnorm is not None
         self._compares = scoring == "train" and score_dtype is None and replay and batchnorm is None
         if not self._compares:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
         self._random = True  # until a scoring pass has drawn nothing
-        self._coupled = False
-        self._checked = False
+        self._coupled = self._dense_everywhere = self._checked = self.why is not None
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
         if not (keeps_all or self._checked):
             self._check(batch)
-        if keeps_all or self._coupled:
+            self._agree_with_other_ranks()
+        if keeps_all or self._dense_everywhere:
             return self.dense(batch, keeps_all, choose, backward)
         device = device_of(self.model)
         before, saved = random_state(device), self._buffers.save()
         drawn = _Drawn()
         losses, correct = self._scored(batch, drawn, saved, device)
-        rows = choose(losses)
+        rows = choose(losses, correct)
         if rows is None:
             return Computed(losses, None, correct, "twopass")
         changed = self._buffers.save()
+        # a rank without a kept sample takes part with its first one, and without a gradient
+        run, s = (rows if rows.shape[0] or not losses.shape[0] else torch.zeros_like(losses[:1]).long()), len(losses)
         kept, engine = None, "twopass"
-        if not (self._subset and rows.shape[0] == 1):  # one sample has no statistics of its own
+        if not (self._coupled or (self._subset and run.shape[0] == 1)):  # one sample has no statistics of its own
             self._buffers.load(saved)
-            with drawn.again(rows, losses.shape[0]) if drawn.values else nullcontext():
-                kept = self.score(take(batch, rows, losses.shape[0])).losses
-            if self._compares and not agree(kept, losses.index_select(0, rows)):
-                self._give_up(_first_difference(self.model, self.score, batch, rows, losses.shape[0]))
+            with drawn.again(run, s) if drawn.values else nullcontext():
+                kept = self.parallel.through(self.score, take(batch, run, s)).losses
+            if self._compares and not agree(kept, losses.index_select(0, run)):
+                self._give_up(_first_difference(self.model, self.score, batch, run, s))
                 kept = None
         if kept is None:
             engine = "dense"
             restore_random_state(before, device)
             self._buffers.load(saved)
-            kept = self.score(batch).losses.index_select(0, rows)
-        backward(kept, None, rows.shape[0])
+            kept = self.parallel.through(self.score, batch).losses.index_select(0, run)
+        backward(kept, None if rows.shape[0] else rows)
         self._buffers.load(changed)  # after the backward, which may have saved them
         return Computed(losses, rows, correct, engine)
+
+    def _agree_with_other_ranks(self) -> None:
+        """Run dense on all ranks if one of them must, and look again on all if one of them could not tell."""
+        coupled, unsure = self.parallel.any(self._coupled, not self._checked)
+        if coupled and not self._coupled:
+            self.why = "samples influence each other on another rank"
+        self._coupled = self._dense_everywhere = coupled
+        self._checked = not unsure
 
     def _scored(self, batch: Any, drawn: "_Drawn", saved: Saved, device: torch.device) -> Scored:
         """The losses without a graph; what is drawn on the way is kept in `drawn` if it is to be used again."""
@@ -129,7 +142,7 @@ class TwoPassEngine:
         """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
         self._checked = True
         norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
-        if norms and not self._subset:
+        if norms and (not self._subset or self.parallel.shares_statistics()):
             self._give_up(f"{type(norms[0]).__name__} in training")
             return
         if not self._compares:

@@ -1,0 +1,142 @@
+"""The q largest losses over all ranks of a process group.
+
+Every rank sends its losses to every other in one collective, then all order the same numbers and know without further
+talk what the others know: how many samples there are, which are kept, how many answers are right, whether a loss is not
+finite. Ranks may hold different numbers of samples, or none. Ties go to the lower (rank, index).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ordered_sgd.core.selection import mean_of_rows, row_weights, top_rows, widen
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rules import resolve_q
+
+# How many losses a rank sends: the most that a rank of the group has had so far. All ranks learn it from the same
+# messages, so that they agree about the size of the next one without asking.
+_ROOM: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
+_HEAD = 2  # numbers before the losses: how many there are, and how many answers are right (-1: not counted)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The losses of all ranks.
+
+    Parameters
+    ----------
+    losses
+        Detached, in the order of the ranks; the same on each of them.
+    sizes, rank
+        Samples of each rank, and which of them this is.
+    correct
+        Right answers over all ranks, where each could count its own.
+    """
+
+    losses: Tensor
+    sizes: tuple[int, ...]
+    rank: int
+    correct: Tensor | None
+
+    def mine(self, rows: Tensor) -> Tensor:
+        """Of positions in the joined batch those of this rank, counted from its own first sample."""
+        start = sum(self.sizes[: self.rank])
+        return rows[(rows >= start) & (rows < start + self.sizes[self.rank])] - start
+
+
+def join(losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", where: str) -> Joined:
+    """The losses of all ranks, and the number of right answers: one collective, two when a rank has more than ever.
+
+    Parameters
+    ----------
+    losses
+        Of this rank, shape (s,); s may be 0 and differ between ranks, the dtype may not.
+    correct
+        How many answers of this rank are right, or None.
+    group
+        The ranks: all of them call this together.
+    where
+        Whom an error message speaks of.
+    """
+    values, room = widen(losses.detach()), _ROOM.get(group, 0)
+    received = _gather(_packed(values, correct, room), group)
+    heads = received[:, :_HEAD].tolist()
+    sizes = tuple(int(count) for count, _ in heads)
+    if max(sizes) > room:
+        room = _ROOM[group] = max(sizes)
+        received = _gather(_packed(values, correct, room), group)
+    if sum(sizes) == 0:
+        remedy = "Skip batches that are empty on every rank."
+        raise ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
+    joined = torch.cat([part[_HEAD : _HEAD + size] for part, size in zip(received, sizes, strict=True)])
+    answers = [int(right) for _, right in heads]
+    total = None if min(answers) < 0 else torch.tensor(sum(answers), device=losses.device)
+    return Joined(joined, sizes, group.rank(), total)
+
+
+def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined) -> Tensor:
+    """Mean of the chosen losses of all ranks, with a gradient for those of this rank.
+
+    Data-parallel training averages gradients over ranks, so that of a kept loss is (number of ranks) / q: the average
+    is then the gradient of one process on the joined batch. A rank without a kept sample gets zeros, with a graph.
+    """
+    weights = row_weights(losses.detach(), joined.mine(rows), rows.shape[0] / len(joined.sizes))
+    value: Tensor = _WithGradient.apply(losses, weights, mean_of_rows(joined.losses, rows))  # type: ignore[no-untyped-call]
+    return value
+
+
+def ordered_mean_over_ranks(losses: Tensor, q: float, group: "dist.ProcessGroup") -> Tensor:
+    """Mean of the q largest losses of all ranks; see :func:`ordered_sgd.ordered_mean`."""
+    joined = join(losses, None, check_group(group, "ordered_mean"), "ordered_mean")
+    q = resolve_q(q, joined.losses.shape[0], "ordered_mean")
+    return mean_over_ranks(losses, top_rows(joined.losses, q), joined)
+
+
+class _WithGradient(torch.autograd.Function):
+    """A value that is the same on all ranks, and the gradient of this rank's share in it."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, weights: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(weights)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> Any:
+        (weights,) = ctx.saved_tensors
+        return weights * gradient[0].to(weights.dtype), None, None
+
+
+def check_group(group: Any, where: str) -> "dist.ProcessGroup":
+    """The group, if this process is a member of it, or one clear error."""
+    if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
+        got = f"{group!r}"
+        remedy = "Call init_process_group, then pass torch.distributed.group.WORLD."
+        raise ArgumentError(message(where, "group", "be a process group that this process belongs to", got, remedy))
+    return group
+
+
+def numbers_of_all(numbers: list[float], group: "dist.ProcessGroup", device: torch.device) -> list[list[float]]:
+    """A few numbers of every rank, in the order of the ranks."""
+    received: list[list[float]] = _gather(torch.tensor(numbers, dtype=torch.float64, device=device), group).tolist()
+    return received
+
+
+def _packed(values: Tensor, correct: Tensor | None, room: int) -> Tensor:
+    """What a rank sends: its head, and as many of its losses as there is room for."""
+    packed = values.new_zeros(_HEAD + room)
+    packed[0] = values.shape[0]
+    packed[1] = -1 if correct is None else correct
+    packed[_HEAD : _HEAD + values.shape[0]] = values[:room]
+    return packed
+
+
+def _gather(sent: Tensor, group: "dist.ProcessGroup") -> Tensor:
+    """What every rank sent, one row each."""
+    received = sent.new_empty(group.size(), sent.shape[0])
+    # the list takes views of one tensor; what replaced it in newer versions of torch is not in older ones
+    dist.all_gather(list(received.unbind(0)), sent, group=group)
+    return received

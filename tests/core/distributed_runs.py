@@ -1,0 +1,324 @@
+"""Longer stories over ranks: each returns what its rank saw, as plain values for JSON."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Generator, Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep
+from ordered_sgd.core import distributed
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from tests.contracts.engine_checks import quiet
+from tests.core.distributed_parts import CE, ddp, network, part, relative_error
+
+RULES = {
+    "accuracy": AccuracyRule(thresholds=(0.2, 0.4), divisors=(2, 4)),
+    "loss mass": LossMassRule(0.8),
+}
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+
+
+def batch(number: int, s: int = 24) -> tuple[Tensor, Tensor]:
+    """In float64: two ways of adding up must not part over many steps."""
+    g = Generator().manual_seed(number)
+    return torch.randn(s, 6, generator=g, dtype=torch.float64), torch.randint(0, 4, (s,), generator=g)
+
+
+def layout(number: int, ranks: int, s: int = 24) -> list[int]:
+    """Other sizes in every step, now and then none."""
+    cuts = torch.randint(0, s + 1, (ranks - 1,), generator=Generator().manual_seed(number)).sort().values.tolist()
+    return [b - a for a, b in zip([0, *cuts], [*cuts, s], strict=True)]
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [p.full_tensor() if hasattr(p, "full_tensor") else p.detach().clone() for p in model.parameters()]
+
+
+def train(step: OrderedStep, numbers: range, cut: Callable[..., Any] = lambda number, x, y: (x, y)) -> list[Any]:
+    """The q of each step; an epoch has ten."""
+    path = []
+    for number in numbers:
+        path.append(step(*cut(number, *batch(number))).q)
+        if number % 10 == 9:
+            step.end_epoch()
+    return path
+
+
+def own_part(group: Any = None) -> Callable[..., Any]:
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    return lambda number, x, y: part(layout(number, ranks), rank, x, y)
+
+
+def in_parts(number: int, x: Tensor, y: Tensor) -> Any:
+    x, y = own_part()(number, x, y)
+    half = len(x) // 2
+    return ([(x[:half], y[:half]), (x[half:], y[half:])],)
+
+
+def plain(value: Any) -> Any:
+    """A state as lists and numbers."""
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, Tensor):
+        return value.tolist() if value.dtype != torch.uint8 else hash(tuple(value.tolist()))  # a generator is long
+    return value
+
+
+def fifty_steps(wrapper: str, engine: str, rule: str, parts: bool) -> dict[str, Any]:
+    alone = network().double()
+    reference = OrderedStep(alone, CE, sgd(alone), rule=RULES[rule])
+    expected = train(reference, range(50))
+    model = ddp(network().double()) if wrapper == "ddp" else fully_shard(network().double())
+    step = OrderedStep(model, CE, sgd(model), rule=RULES[rule], engine=engine, group=dist.group.WORLD)
+    path = train(step, range(50), in_parts if parts else own_part())
+    return {
+        "error": relative_error(weights(model), weights(alone)),
+        "same path": path == expected,
+        "path": path,
+        "state": {**plain(step.state_dict()["loss"]), "steps": step.steps},
+    }
+
+
+def another_number_of_ranks() -> dict[str, Any]:
+    """Twenty steps, the second ten of them on one rank less, from a checkpoint."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    alone = network().double()
+    expected = train(OrderedStep(alone, CE, sgd(alone), rule=RULES["accuracy"]), range(25))
+    model = ddp(network().double())
+    optimizer = sgd(model)
+    step = OrderedStep(model, CE, optimizer, rule=RULES["accuracy"], group=dist.group.WORLD)
+    path = train(step, range(15), own_part())
+    saved = copy.deepcopy([model.module.state_dict(), optimizer.state_dict(), step.state_dict()])
+    fewer = dist.new_group(list(range(ranks - 1)))
+    if rank == ranks - 1:
+        return {"error": 0.0, "same path": True}
+    model = network().double()
+    model.load_state_dict(saved[0])
+    model = ddp(model, process_group=fewer)
+    optimizer = sgd(model)
+    optimizer.load_state_dict(saved[1])
+    step = OrderedStep(model, CE, optimizer, rule=RULES["accuracy"], group=fewer)
+    step.load_state_dict(saved[2])
+    path += train(step, range(15, 25), own_part(fewer))
+    return {"error": relative_error(weights(model), weights(alone)), "same path": path == expected}
+
+
+def not_finite(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
+    """A NaN on the last rank, raised by all, then skipped by all."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    alone = network().double()
+    reference = OrderedStep(alone, CE, sgd(alone), q=5)
+    model = ddp(network().double()) if wrapper == "ddp" else fully_shard(network().double())
+    optimizer = sgd(model)
+    found: dict[str, Any] = {"messages": [], "q": []}
+    step = None
+    for nonfinite in ("raise", "skip"):
+        before = None if step is None else step.state_dict()
+        step = OrderedStep(model, CE, optimizer, q=5, engine=engine, nonfinite=nonfinite, group=dist.group.WORLD)
+        if before is not None:
+            step.load_state_dict(before)
+        for number in range(4):
+            x, y = batch(number)
+            if number == 2:
+                x[-1, 0] = math.nan
+            else:
+                reference(x, y)
+            x, y = part([24 // ranks] * ranks, rank, x, y)
+            given = ([(x[:3], y[:3]), (x[3:], y[3:])],) if parts and number != 3 else (x, y)
+            try:
+                found["q"].append(step(*given).q)
+            except NonFiniteLossError as error:
+                found["messages"].append(str(error))
+    return {**found, "error": relative_error(weights(model), weights(alone))}
+
+
+def collectives() -> dict[str, Any]:
+    """How often losses are sent around in each step, and gradients averaged, by engine."""
+    sent, averaged = [], []
+    original = dist.all_gather
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        sent[-1] += 1
+        return original(*args, **kwargs)
+
+    def comm_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        averaged[-1] += 1
+        return allreduce_hook(state, bucket)
+
+    found = {}
+    for name in ("dense", "twopass", "micro-batches"):
+        group = dist.new_group()  # that nobody has sent anything in
+        model = ddp(network(), process_group=group)
+        model.register_comm_hook(group, comm_hook)
+        frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+        engine = "dense" if name == "micro-batches" else name
+        step = OrderedStep(model, CE, frozen, q=5, engine=engine, group=group)
+        sent, averaged = [], []
+        dist.all_gather = counting
+        try:
+            for number, s in enumerate((8, 8, 8, 4, 12, 12)):
+                sent.append(0)
+                averaged.append(0)
+                x, y = batch(number, s)
+                half = s // 2
+                x = x.float()
+                step([(x[:half], y[:half]), (x[half:], y[half:])]) if name == "micro-batches" else step(x, y)
+        finally:
+            dist.all_gather = original
+        found[name] = [sent, averaged]
+    return found
+
+
+class Coupled(nn.Module):
+    """Subtracts the mean of the batch once it is told to."""
+
+    on = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0) if self.on else x
+
+
+def a_rank_that_finds_a_coupling(engine: str) -> dict[str, Any]:
+    """In the fourth step the last rank's model couples its samples: nobody waits, and the gradient is the dense one."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    errors, engines, models, steps = [], [], [], []
+    for kind in (engine, "dense"):
+        torch.manual_seed(1)
+        # spectral_norm has buffers, which DDP broadcasts in each forward
+        middle = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
+        model = ddp(nn.Sequential(nn.Linear(6, 16), Coupled(), middle, nn.Tanh(), nn.Linear(16, 4)))
+        frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+        models.append(model)
+        steps.append(OrderedStep(model, CE, frozen, q=5, engine=kind, group=dist.group.WORLD))
+    for number in range(7):
+        for model in models:
+            model.module[1].on = rank == ranks - 1 and number >= 3
+        x, y = batch(number)
+        x, y = part([24 // ranks] * ranks, rank, x.float(), y)
+        with quiet():
+            records = [step(x, y) for step in steps]
+        engines.append(records[0].engine)
+        errors.append(relative_error(*([p.grad for p in model.parameters()] for model in models)))
+    return {"errors": errors, "engines": engines, "why": steps[0].why}
+
+
+def same_masks(engine: str, parts: bool) -> dict[str, Any]:
+    """Dropout draws on each rank what it draws there with the dense engine."""
+    errors = []
+    models, steps = [], []
+    for kind in (engine, "dense"):
+        torch.manual_seed(1)
+        model = ddp(nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 4)))
+        models.append(model)
+        steps.append(OrderedStep(model, CE, torch.optim.SGD(model.parameters(), 0.0), q=5, engine=kind,
+                                 group=dist.group.WORLD))  # fmt: skip
+    for number in range(4):
+        x, y = own_part()(number, *batch(number))
+        for step, split in zip(steps, (parts, False), strict=True):
+            torch.manual_seed(dist.get_rank())
+            step(*(([(x.float(), y), (x.float()[:0], y[:0])],) if split else (x.float(), y)))
+        errors.append(relative_error(*([p.grad for p in model.parameters()] for model in models)))
+    return {"error": max(errors)}
+
+
+def batch_norm(engine: str) -> dict[str, Any]:
+    """Couples the samples of a rank: dense, on all ranks."""
+    torch.manual_seed(1)
+    model = ddp(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)))
+    step = OrderedStep(model, CE, sgd(model), q=5, engine=engine, group=dist.group.WORLD)
+    with quiet():
+        records = [step(x.float(), y) for x, y in (batch(100 * dist.get_rank() + number) for number in range(3))]
+    return {"engines": [record.engine for record in records], "why": step.why}
+
+
+def random_control() -> dict[str, Any]:
+    alone = network().double()
+    reference = OrderedStep(alone, CE, sgd(alone), q=5, selection="random")
+    train(reference, range(10))
+    model = ddp(network().double())
+    step = OrderedStep(model, CE, sgd(model), q=5, selection="random", group=dist.group.WORLD)
+    train(step, range(10), own_part())
+    return {"error": relative_error(weights(model), weights(alone))}
+
+
+def loss_with_a_rule() -> dict[str, Any]:
+    """OrderedLoss moves q by the accuracy of all ranks; eval mode and batches without gradients do not count."""
+    alone = OrderedLoss(CE, rule=RULES["accuracy"])
+    ours = OrderedLoss(CE, rule=RULES["accuracy"], group=dist.group.WORLD)
+    model = network().double()
+    same = True
+    for number in range(8):
+        x, y = batch(number)
+        mine = own_part()(number, x, y)
+        same &= bool(torch.isclose(alone(model(x), y), ours(model(mine[0]), mine[1])))
+        with torch.no_grad():
+            ours(model(mine[0]), mine[1])
+        if dist.get_rank() == 0:  # no other rank takes part
+            same &= bool(torch.isclose(ours.eval()(model(x), y), CE(model(x), y).mean()))
+            ours.train()
+        if number % 4 == 3:
+            same &= alone.end_epoch() == ours.end_epoch()
+    return {"same": same, "state": plain(ours.state_dict()), "q": ours.q}
+
+
+def refusals() -> list[str]:
+    """What is refused, by all ranks alike."""
+    model = network()
+    texts = []
+
+    def attempt(what: Callable[[], Any]) -> None:
+        try:
+            what()
+            texts.append("nothing")
+        except ArgumentError as error:
+            texts.append(str(error))
+
+    world = dist.group.WORLD
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    attempt(lambda: OrderedStep(model, CE, frozen, q=5, group=world))
+    first = dist.new_group([0])
+    wrapper = ddp(model)
+    if dist.get_rank() == 0:
+        attempt(lambda: OrderedStep(wrapper, CE, frozen, q=5, group=first))
+    else:
+        attempt(lambda: OrderedStep(wrapper, CE, frozen, q=5, group=first))
+        texts[-1] = ""  # not a member: another message
+    attempt(lambda: OrderedStep(wrapper, CE, frozen, q=5, group=world)(torch.zeros(0, 6), torch.zeros(0).long()))
+    sharded = fully_shard(network())
+    step = OrderedStep(sharded, CE, torch.optim.SGD(sharded.parameters(), lr=0.0), q=5, group=world)
+    x, y = batch(0)
+    attempt(lambda: step([(x.float(), y)] * (1 + dist.get_rank())))
+    return texts
+
+
+def room_is_learnt() -> list[int]:
+    """How many losses are sent after batches of these sizes."""
+    group, found = dist.new_group(), []
+    for s in (4, 2, 6, 6, 0):
+        mine = s if dist.get_rank() == 1 else 1
+        distributed.join(torch.zeros(mine), None, group, "test")
+        found.append(distributed._ROOM[group])
+    return found
+
+
+def sharded_state() -> dict[str, Any]:
+    """After training with fully_shard all ranks hold the same whole model."""
+    model = fully_shard(network())
+    step = OrderedStep(model, CE, sgd(model), q=5, max_grad_norm=0.5, group=dist.group.WORLD)
+    for number in range(3):
+        x, y = own_part()(number, *batch(number))
+        step(x.float(), y)
+    state = {name: getattr(t, "full_tensor", lambda t=t: t)() for name, t in get_model_state_dict(model).items()}
+    return {name: t.double().sum().item() for name, t in state.items()}

@@ -1,0 +1,53 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ordered_sgd.core.engines import Scored
+from ordered_sgd.core.engines.choose import make_engine
+from ordered_sgd.core.engines.parallel import OneProcess
+from tests.contracts.engine_checks import quiet
+from tests.core.step_parts import CE, batch
+
+
+class Ranks(OneProcess):
+    """Two ranks of which the other one says nothing."""
+
+    over_ranks = True
+
+
+class Complaining(Ranks):
+    """The other rank has found a coupling."""
+
+    def any(self, *flags: bool) -> list[bool]:
+        return [True, False]
+
+
+def run(engine: str, parallel: type[OneProcess], norm: nn.Module, **options: Any) -> tuple[str, str | None]:
+    model = nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 4))
+    built = make_engine(engine, model, lambda b: Scored(CE(model(b[0]), b[1]), None), options, parallel(model))
+    with quiet():
+        computed = built(
+            (*batch(), None), False, lambda losses, _: torch.arange(3), lambda losses, rows: losses.sum().backward()
+        )
+    return computed.engine, built.why
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [("rows", {}), ("rows", {"batchnorm": "full-batch"}), ("twopass", {}), ("twopass", {"batchnorm": "subset"})],
+)
+def test_statistics_that_ranks_share_run_dense_on_all_of_them(engine: str, options: dict[str, Any]) -> None:
+    ran, why = run(engine, Ranks, nn.SyncBatchNorm(8), **options)
+    assert ran == "dense"
+    assert why is not None
+    assert "SyncBatchNorm in training" in why
+
+
+def test_sync_batchnorm_in_one_process_is_batchnorm() -> None:
+    assert run("twopass", OneProcess, nn.SyncBatchNorm(8), batchnorm="subset") == ("twopass", None)
+
+
+def test_a_coupling_on_another_rank_runs_dense_here_too() -> None:
+    assert run("twopass", Complaining, nn.Tanh()) == ("dense", "samples influence each other on another rank")
