@@ -1,5 +1,6 @@
 """What the documents show works as printed."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import ordered_sgd
 from ordered_sgd import rules
 from ordered_sgd.core.step import ENGINES
+from tests.core.distributed_launch import torchrun
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -54,16 +56,31 @@ def test_the_citation_carries_the_version() -> None:
     assert f"version: {ordered_sgd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-EXAMPLES = {  # how each runs at a small size, and words that it prints
+EXAMPLES = {  # how each runs at a small size in one process, and words that it prints
     "01_digits.py": (("--seeds", "2", "--epochs", "3"), "points of test error"),
     "03_rare_class.py": (("--splits", "2"), "the error of the rare class"),
 }
+ON_RANKS = "02_distributed.py"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("[0-9]*.py")))
+@pytest.mark.parametrize("name", sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS}))
 def test_examples_run_at_a_small_size(name: str, tmp_path: Path) -> None:
     arguments, words = EXAMPLES[name]
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert words in " ".join(run.stdout.split())
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--shard"], marks=pytest.mark.slow)])
+def test_the_example_on_ranks_runs_on_two(options: list[str]) -> None:
+    run = torchrun(2, ROOT / "examples" / ON_RANKS, "--epochs", 4, *options)
+    assert run.returncode == 0, run.stderr
+    assert re.findall(r"epoch \d: q (\d+)", run.stdout) == ["64", "64", "64", "32"]
+
+
+def test_every_example_says_how_it_is_run() -> None:
+    for example in sorted((ROOT / "examples").glob("*.py")):
+        docstring = ast.get_docstring(ast.parse(example.read_text()))
+        assert docstring is not None
+        assert f"examples/{example.name}" in docstring.partition("Run: ")[2]
