@@ -94,6 +94,8 @@ RUNS = [
     Run("same_masks", ("twopass", False)),
     Run("same_masks", ("dense", True)),
     Run("same_masks", ("rows", False), "slow"),
+    Run("wide_model", ("rows",), "slow"),
+    Run("wide_model", ("auto",), "slow"),
     Run("batch_norm", ("auto",)),
     Run("batch_norm", ("twopass",)),
     Run("batch_norm", ("rows",), "slow"),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 CE = nn.CrossEntropyLoss(reduction="none")
 
 
-def network() -> nn.Sequential:
+def network(width: int = 16) -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 4))
 
 
 def ddp(model: nn.Module, **options: Any) -> nn.parallel.DistributedDataParallel:

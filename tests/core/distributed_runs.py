@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.core import distributed
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from tests.contracts.engine_checks import quiet
@@ -231,6 +231,21 @@ def same_masks(engine: str, parts: bool) -> dict[str, Any]:
             step(*(([(x.float(), y), (x.float()[:0], y[:0])],) if split else (x.float(), y)))
         errors.append(relative_error(*([p.grad for p in model.parameters()] for model in models)))
     return {"error": max(errors)}
+
+
+def wide_model(engine: str) -> dict[str, Any]:
+    """More parameters than a bucket of DDP holds, and enough operations for auto to choose rows."""
+    alone, model = network(2048), ddp(network(2048))
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), 0.0), q=5, engine=engine, group=dist.group.WORLD)
+    errors, engines = [], []
+    for number in range(4):
+        x, y = (t[: 8 * dist.get_world_size()] for t in batch(number, 48))
+        alone.zero_grad()
+        ordered_mean(CE(alone(x.float()), y), 5).backward()
+        x, y = part([8] * dist.get_world_size(), dist.get_rank(), x.float(), y)
+        engines.append(step(x, y).engine)
+        errors.append(relative_error(*([p.grad for p in m.parameters()] for m in (model, alone))))
+    return {"error": max(errors), "engines": engines, "why": step.why}
 
 
 def batch_norm(engine: str) -> dict[str, Any]:

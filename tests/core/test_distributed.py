@@ -106,6 +106,7 @@ CHECKS: dict[str, Any] = {
     "collectives": as_few_as_possible,
     "a_rank_that_finds_a_coupling": dense_where_coupled,
     "same_masks": exact,
+    "wide_model": lambda found, ranks: exact(found, ranks) and all(r["engines"][-1] == "rows" for r in found),
     "batch_norm": dense_everywhere,
     "random_control": exact,
     "loss_with_a_rule": lambda found, ranks: equal(found) and found[0]["same"] and found[0]["q"] == 12,
