@@ -18,7 +18,7 @@ _DOOR = {
     "ordered_mean": "core.selection",
     "OrderedLoss": "core.loss",
     "OrderedStep": "core.step",
-    "StepRecord": "core.step",
+    "StepRecord": "core.record",
     "multiclass_hinge": "core.criteria",
     "AccuracyRule": "rules",
     "FixedQ": "rules",
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from . import theory as theory
     from .core.criteria import multiclass_hinge as multiclass_hinge
     from .core.loss import OrderedLoss as OrderedLoss
+    from .core.record import StepRecord as StepRecord
     from .core.selection import ordered_mean as ordered_mean
     from .core.selection import select_top_q as select_top_q
     from .core.step import OrderedStep as OrderedStep
-    from .core.step import StepRecord as StepRecord
     from .optim.mirror import MirrorDescent as MirrorDescent
     from .optim.proximal import ProximalSGD as ProximalSGD
     from .rules import AccuracyRule as AccuracyRule

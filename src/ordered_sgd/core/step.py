@@ -1,7 +1,6 @@
 """Algorithm 1: one update of ordered SGD."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.core.distributed import Joined, join, numbers_of_all
+from ordered_sgd.core.distributed import Joined, join
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
-from ordered_sgd.core.engines.accumulate import one_pass, two_passes
+from ordered_sgd.core.engines.accumulate import one_pass, samples_in_all, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
 from ordered_sgd.core.engines.parallel import parallel
-from ordered_sgd.core.engines.state import Buffers, device_of
+from ordered_sgd.core.engines.state import Buffers
 from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
-from ordered_sgd.core.selection import mean, mean_of_rows, row_weights
+from ordered_sgd.core.record import StepRecord
+from ordered_sgd.core.selection import row_weights
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
 
@@ -25,51 +25,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 __all__ = ["ENGINES", "OrderedStep", "StepRecord"]
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What one update did. Tensors are detached and stay on the device: a record waits for nothing.
-
-    Parameters
-    ----------
-    q, count
-        Samples kept (0 when the update was skipped), and samples in the batch.
-    engine
-        How the gradient was computed: an engine's name, or ``"micro-batches"``.
-    losses, rows
-        All losses, shape (s,), and the kept positions, ascending.
-
-    Over several ranks (``OrderedStep(..., group=...)``) `losses` and `rows` are those of this rank; q, count, both
-    means and the right answers are of all ranks together, and the same on each.
-    """
-
-    q: int
-    count: int
-    engine: str
-    losses: Tensor = field(repr=False)
-    rows: Tensor = field(repr=False)
-    _correct: Correct = field(repr=False)
-    _bad: Tensor | None = field(repr=False)
-    _all: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # losses and kept positions of all ranks
-
-    @property
-    def ordered_loss(self) -> Tensor:
-        """Mean of the kept losses: what was minimised. NaN when the update was skipped."""
-        if self._all is not None:
-            return mean_of_rows(*self._all)
-        mean = mean_of_rows(self.losses, self.rows)
-        return mean if self._bad is None else torch.where(self._bad > 0, torch.nan, mean)
-
-    @property
-    def mean_loss(self) -> Tensor:
-        """Plain mean over the batch: what people compare."""
-        return mean(self.losses if self._all is None else self._all[0])
-
-    @property
-    def correct(self) -> Tensor | None:
-        """Right answers in the batch, where outputs (s, C) and integer targets (s,) allow to count them."""
-        return counted(self._correct)
 
 
 class OrderedStep:
@@ -228,31 +183,20 @@ class OrderedStep:
 
     def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool) -> Computed:
         """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
+        if whole and self.group is not None:  # how many there are in all is known with the losses: go by those so far
+            return self._engine(batches[0], self.loss.keeps_all, self._choose, self._backward)
         sizes = [_length(y) for _, y, _ in batches]
-        s = sum(size for size in sizes if size is not None)
-        known, total, ranks = None not in sizes, s, 1
+        total = None if None in sizes else sum(size for size in sizes if size is not None)
+        s = total
         if self.group is not None:
-            if whole:  # how many there are in all is known with the losses: go by the batches so far
-                return self._engine(batches[0], self.loss.keeps_all, self._choose, self._backward)
-            known, total, ranks = self._total(s if known else -1, len(batches))
-        keeps_all = known and self.loss.q_for(total) >= total  # else it is known once the losses are
-        if self.group is None and len(batches) == 1:
+            total = samples_in_all(total, len(batches), self._parallel)
+        keeps_all = total is not None and self.loss.q_for(total) >= total  # else it is known once the losses are
+        if len(batches) == 1 and self.group is None:
             return self._engine(batches[0], keeps_all, self._choose, self._backward)
-        if keeps_all:
-            self._divisor = total / ranks
+        if keeps_all and s is not None and total is not None:
+            self._divisor = total / self._parallel.ranks
             return one_pass(batches, s, self._score, self._choose, self._backward, self._parallel)
         return two_passes(batches, self._buffers, self._score, self._choose, self._backward, self._parallel)
-
-    def _total(self, s: int, parts: int) -> tuple[bool, int, int]:
-        """Whether all ranks know how many samples their micro-batches have, how many in all, and how many ranks."""
-        assert self.group is not None
-        every = numbers_of_all([s, parts], self.group, device_of(self._parallel.model))
-        if self._parallel.in_step and len({count for _, count in every}) > 1:
-            got = ", ".join(f"{count:.0f}" for _, count in every)
-            remedy = "Add empty micro-batches."
-            rule = "be as many on every rank of a model sharded by fully_shard"
-            raise ArgumentError(message("OrderedStep", "micro-batches", rule, got, remedy))
-        return min(size for size, _ in every) >= 0, int(sum(size for size, _ in every)), len(every)
 
     def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
         x, y, sample_weight = batch

@@ -14,6 +14,24 @@ from ordered_sgd.core.selection import agree
 from ordered_sgd.errors import ArgumentError, message, warn
 
 
+def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | None:
+    """Samples in the micro-batches of all ranks; None where the targets of some rank do not tell.
+
+    Parameters
+    ----------
+    s, parts
+        Samples of this rank, if they are known, and in how many micro-batches they come.
+    parallel
+        What the passes have to do with other ranks.
+    """
+    every = parallel.numbers(-1 if s is None else s, parts)
+    if parallel.in_step and len({count for _, count in every}) > 1:
+        got = ", ".join(f"{count:.0f}" for _, count in every)
+        rule = "be as many on every rank of a model sharded by fully_shard"
+        raise ArgumentError(message("OrderedStep", "micro-batches", rule, got, "Add empty micro-batches."))
+    return None if min(size for size, _ in every) < 0 else int(sum(size for size, _ in every))
+
+
 def one_pass(
     batches: Sequence[Any], s: int, score: Score, choose: Choose, backward: Backward, parallel: OneProcess
 ) -> Computed:

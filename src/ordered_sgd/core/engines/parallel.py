@@ -28,13 +28,14 @@ class OneProcess:
         Why no engine but dense can run, or None.
     in_step
         Whether every pass is one of all ranks, so that each must run as many.
-    over_ranks
-        Whether there are other ranks.
+    over_ranks, ranks
+        Whether there are other ranks, and how many in all.
     """
 
     why_dense: str | None = None
     in_step = False
     over_ranks = False
+    ranks = 1
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -57,9 +58,13 @@ class OneProcess:
         """Inside, gradients are added up on their rank."""
         return nullcontext()
 
+    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
+        """The numbers of every rank, in the order of the ranks."""
+        return [numbers]
+
     def any(self, *flags: bool) -> list[bool]:
         """Which of the flags are set on some rank."""
-        return list(flags)
+        return [max(column) > 0 for column in zip(*self.numbers(*map(float, flags)), strict=True)]
 
 
 class _OverRanks(OneProcess):
@@ -67,15 +72,14 @@ class _OverRanks(OneProcess):
 
     def __init__(self, model: nn.Module, group: "dist.ProcessGroup") -> None:
         super().__init__(model)
-        self.group = group
+        self.group, self.ranks = group, group.size()
 
     def abandon(self, losses: Tensor) -> None:
         # the wrapper expects a backward after each forward; zeros leave it as after any other step
         torch.autograd.backward(losses, torch.zeros_like(losses))
 
-    def any(self, *flags: bool) -> list[bool]:
-        answers = numbers_of_all([float(flag) for flag in flags], self.group, device_of(self.model))
-        return [max(column) > 0 for column in zip(*answers, strict=True)]
+    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
+        return [tuple(row) for row in numbers_of_all(list(numbers), self.group, device_of(self.model))]
 
 
 class Replicated(_OverRanks):
