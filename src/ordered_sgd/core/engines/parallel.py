@@ -119,7 +119,6 @@ class _StandIn(nn.Module):
         self.run = run
         self.named_buffers = module.named_buffers  # type: ignore[method-assign]
         self.named_modules = module.named_modules  # type: ignore[method-assign]
-        self.named_parameters = module.named_parameters  # type: ignore[method-assign]
 
     def forward(self, x: Any) -> Any:
         return self.run(x)

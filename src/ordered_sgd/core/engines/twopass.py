@@ -189,6 +189,8 @@ class TwoPassEngine:
 
     def _give_up(self, where: str) -> None:
         self._coupled = True
+        # a rank that gives up alone still scores first, as the others do: their messages must meet
+        self._dense_everywhere = not self.parallel.over_ranks
         self.why = f"samples influence each other in {where}"
         log.info("engine twopass runs the whole batch: %s", self.why)
         remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
