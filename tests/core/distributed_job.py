@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from ordered_sgd import OrderedLoss, OrderedStep, ordered_mean
 from tests.core import distributed_runs
 from tests.core.distributed_cases import CASES, RUNS, Case
-from tests.core.distributed_parts import CE, ddp, network, part, relative_error
+from tests.core.distributed_parts import CE, ddp, gradient_of, network, part, relative_error
 from tests.core.distributed_twin import rows_of_rank
 
 
@@ -43,11 +43,6 @@ def wrapped(case: Case, model: nn.Module) -> nn.Module:
         if isinstance(module, nn.Linear):
             fully_shard(module)
     return fully_shard(model)
-
-
-def gradient_of(model: nn.Module) -> list[Tensor]:
-    grads = [p.grad for p in model.parameters()]
-    return [g.full_tensor() if hasattr(g, "full_tensor") else g for g in grads]
 
 
 def updates(case: Case, model: nn.Module) -> Callable[[Tensor, Tensor], Any]:

@@ -18,6 +18,11 @@ def ddp(model: nn.Module, **options: Any) -> nn.parallel.DistributedDataParallel
     return nn.parallel.DistributedDataParallel(model, **options)
 
 
+def gradient_of(model: nn.Module) -> list[Tensor]:
+    grads = [p.grad for p in model.parameters()]
+    return [g.full_tensor() if hasattr(g, "full_tensor") else g for g in grads]
+
+
 def part(sizes: Sequence[int], rank: int, *tensors: Tensor) -> list[Tensor]:
     """What belongs to a rank."""
     start = sum(sizes[:rank])

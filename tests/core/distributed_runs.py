@@ -16,8 +16,9 @@ from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, or
 from ordered_sgd.core import distributed
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from tests.contracts.engine_checks import quiet
-from tests.core.distributed_parts import CE, ddp, network, part, relative_error
+from tests.core.distributed_parts import CE, ddp, gradient_of, network, part, relative_error
 
+WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {"ddp": ddp, "fsdp": fully_shard}
 RULES = {
     "accuracy": AccuracyRule(thresholds=(0.2, 0.4), divisors=(2, 4)),
     "loss mass": LossMassRule(0.8),
@@ -80,7 +81,7 @@ def fifty_steps(wrapper: str, engine: str, rule: str, parts: bool) -> dict[str, 
     alone = network().double()
     reference = OrderedStep(alone, CE, sgd(alone), rule=RULES[rule])
     expected = train(reference, range(50))
-    model = ddp(network().double()) if wrapper == "ddp" else fully_shard(network().double())
+    model = WRAP[wrapper](network().double())
     step = OrderedStep(model, CE, sgd(model), rule=RULES[rule], engine=engine, group=dist.group.WORLD)
     path = train(step, range(50), in_parts if parts else own_part())
     return {
@@ -120,7 +121,7 @@ def not_finite(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     alone = network().double()
     reference = OrderedStep(alone, CE, sgd(alone), q=5)
-    model = ddp(network().double()) if wrapper == "ddp" else fully_shard(network().double())
+    model = WRAP[wrapper](network().double())
     optimizer = sgd(model)
     found: dict[str, Any] = {"messages": [], "q": []}
     step = None
@@ -157,16 +158,27 @@ def collectives() -> dict[str, Any]:
         averaged[-1] += 1
         return allreduce_hook(state, bucket)
 
+    scatter = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    scattering = getattr(dist, scatter)
+
+    def counting_too(*args: Any, **kwargs: Any) -> Any:
+        averaged[-1] += 1
+        return scattering(*args, **kwargs)
+
     found = {}
-    for name in ("dense", "twopass", "micro-batches"):
+    for name in ("dense", "twopass", "micro-batches", "sharded twopass"):
         group = dist.new_group()  # that nobody has sent anything in
-        model = ddp(network(), process_group=group)
-        model.register_comm_hook(group, comm_hook)
+        if name == "sharded twopass":
+            model = fully_shard(network())
+        else:
+            model = ddp(network(), process_group=group)
+            model.register_comm_hook(group, comm_hook)
         frozen = torch.optim.SGD(model.parameters(), lr=0.0)
-        engine = "dense" if name == "micro-batches" else name
+        engine = {"micro-batches": "dense", "sharded twopass": "twopass"}.get(name, name)
         step = OrderedStep(model, CE, frozen, q=5, engine=engine, group=group)
         sent, averaged = [], []
         dist.all_gather = counting
+        setattr(dist, scatter, counting_too)
         try:
             for number, s in enumerate((8, 8, 8, 4, 12, 12)):
                 sent.append(0)
@@ -177,6 +189,7 @@ def collectives() -> dict[str, Any]:
                 step([(x[:half], y[:half]), (x[half:], y[half:])]) if name == "micro-batches" else step(x, y)
         finally:
             dist.all_gather = original
+            setattr(dist, scatter, scattering)
         found[name] = [sent, averaged]
     return found
 
@@ -190,37 +203,40 @@ class Coupled(nn.Module):
         return x - x.mean(0) if self.on else x
 
 
-def a_rank_that_finds_a_coupling(engine: str) -> dict[str, Any]:
+def a_rank_that_finds_a_coupling(wrapper: str, engine: str) -> dict[str, Any]:
     """In the fourth step the last rank's model couples its samples: nobody waits, and the gradient is the dense one."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    errors, engines, models, steps = [], [], [], []
+    errors, engines, models, couplings, steps = [], [], [], [], []
     for kind in (engine, "dense"):
         torch.manual_seed(1)
-        # spectral_norm has buffers, which DDP broadcasts in each forward
-        middle = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
-        model = ddp(nn.Sequential(nn.Linear(6, 16), Coupled(), middle, nn.Tanh(), nn.Linear(16, 4)))
+        middle = nn.Linear(16, 16)
+        if wrapper == "ddp":  # spectral_norm has buffers, which DDP broadcasts in each forward
+            middle = nn.utils.parametrizations.spectral_norm(middle)
+        inner = nn.Sequential(nn.Linear(6, 16), Coupled(), middle, nn.Tanh(), nn.Linear(16, 4))
+        model = WRAP[wrapper](inner)
         frozen = torch.optim.SGD(model.parameters(), lr=0.0)
         models.append(model)
+        couplings.append(inner[1])
         steps.append(OrderedStep(model, CE, frozen, q=5, engine=kind, group=dist.group.WORLD))
     for number in range(7):
-        for model in models:
-            model.module[1].on = rank == ranks - 1 and number >= 3
+        for coupling in couplings:
+            coupling.on = rank == ranks - 1 and number >= 3
         x, y = batch(number)
         x, y = part([24 // ranks] * ranks, rank, x.float(), y)
         with quiet():
             records = [step(x, y) for step in steps]
         engines.append(records[0].engine)
-        errors.append(relative_error(*([p.grad for p in model.parameters()] for model in models)))
-    return {"errors": errors, "engines": engines, "why": steps[0].why}
+        errors.append(relative_error(*map(gradient_of, models)))
+    return {"errors": errors, "engines": engines, "why": steps[0].why, "all": wrapper == "fsdp"}
 
 
-def same_masks(engine: str, parts: bool) -> dict[str, Any]:
+def same_masks(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
     """Dropout draws on each rank what it draws there with the dense engine."""
     errors = []
     models, steps = [], []
     for kind in (engine, "dense"):
         torch.manual_seed(1)
-        model = ddp(nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 4)))
+        model = WRAP[wrapper](nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 4)))
         models.append(model)
         steps.append(OrderedStep(model, CE, torch.optim.SGD(model.parameters(), 0.0), q=5, engine=kind,
                                  group=dist.group.WORLD))  # fmt: skip
@@ -229,7 +245,7 @@ def same_masks(engine: str, parts: bool) -> dict[str, Any]:
         for step, split in zip(steps, (parts, False), strict=True):
             torch.manual_seed(dist.get_rank())
             step(*(([(x.float(), y), (x.float()[:0], y[:0])],) if split else (x.float(), y)))
-        errors.append(relative_error(*([p.grad for p in model.parameters()] for model in models)))
+        errors.append(relative_error(*map(gradient_of, models)))
     return {"error": max(errors)}
 
 
@@ -244,14 +260,14 @@ def wide_model(engine: str) -> dict[str, Any]:
         ordered_mean(CE(alone(x.float()), y), 5).backward()
         x, y = part([8] * dist.get_world_size(), dist.get_rank(), x.float(), y)
         engines.append(step(x, y).engine)
-        errors.append(relative_error(*([p.grad for p in m.parameters()] for m in (model, alone))))
+        errors.append(relative_error(*map(gradient_of, (model, alone))))
     return {"error": max(errors), "engines": engines, "why": step.why}
 
 
-def batch_norm(engine: str) -> dict[str, Any]:
+def batch_norm(wrapper: str, engine: str) -> dict[str, Any]:
     """Couples the samples of a rank: dense, on all ranks."""
     torch.manual_seed(1)
-    model = ddp(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)))
+    model = WRAP[wrapper](nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)))
     step = OrderedStep(model, CE, sgd(model), q=5, engine=engine, group=dist.group.WORLD)
     with quiet():
         records = [step(x.float(), y) for x, y in (batch(100 * dist.get_rank() + number) for number in range(3))]

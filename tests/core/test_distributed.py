@@ -11,7 +11,7 @@ from hypothesis import given
 from torch import nn
 
 from ordered_sgd import OrderedLoss, OrderedStep, ordered_mean
-from ordered_sgd.core.distributed import _HEAD, Joined, _packed
+from ordered_sgd.core.distributed import HEAD, _packed, unpack
 from ordered_sgd.core.selection import top_rows
 from ordered_sgd.errors import ArgumentError
 from tests.core.distributed_cases import CASES, RUNS
@@ -71,17 +71,22 @@ def as_few_as_possible(found: list[Any], ranks: int) -> bool:
     return all(
         rank["dense"] == [[2, 1, 1, 1, 2, 1], once]
         and rank["twopass"] == [[2, 2, 1, 1, 2, 1], once]  # whether samples influence each other, in the second step
+        # fully_shard: all must know whether the second pass of one of them gave other losses; and before it is used
+        # first, twopass compares gradients
+        and rank["sharded twopass"] == [[2, 4, 2, 2, 3, 2], [1, 3, 1, 1, 1, 1]]
         and rank["micro-batches"] == [[3, 2, 2, 2, 3, 2], once]  # and how many samples the micro-batches have
         for rank in found
     )
 
 
 def dense_where_coupled(found: list[Any], ranks: int) -> bool:
-    *others, last = found
+    """On the rank that found it; with fully_shard on all, since a pass is one of all ranks."""
+    coupled = found if found[0]["all"] else found[-1:]
+    others = [rank for rank in found if rank not in coupled]
+    right = all(rank["engines"][3:] == ["dense"] * 4 and rank["why"] for rank in coupled)
     still = all(rank["engines"][-1] != "dense" and rank["why"] is None for rank in others)
-    return still and last["engines"][3:] == ["dense"] * 4 and bool(last["why"]) and all(
-        max(rank["errors"]) <= 1e-6 for rank in found
-    )  # fmt: skip
+    before = all(rank["engines"][2] != "dense" for rank in found)
+    return right and still and before and all(max(rank["errors"]) <= 1e-6 for rank in found)
 
 
 def dense_everywhere(found: list[Any], ranks: int) -> bool:
@@ -93,7 +98,7 @@ def refused(found: list[Any], ranks: int) -> bool:
         "OrderedStep: model must be in DistributedDataParallel or sharded by fully_shard for a group; got Sequential.",
         "OrderedStep: group must hold the ranks over which gradients are averaged; got others than [0, 1",
         "OrderedStep: the batch must hold at least one sample on some rank; got none.",
-        "OrderedStep: micro-batches must be as many on every rank of a model sharded by fully_shard; got 1, 2",
+        "OrderedStep: micro-batches must be as many on every rank for fully_shard and SyncBatchNorm; got 1, 2",
     ]
     told = all(text.startswith(wanted) for text, wanted in zip(found[0], texts, strict=True))
     return told and equal([rank[2:] for rank in found])
@@ -137,18 +142,20 @@ def test_every_rank_keeps_its_share_of_the_largest_with_ties_by_rank_and_index(
 ) -> None:
     losses = [torch.tensor(values) for values in ranks]
     joined = torch.cat(losses)
-    sizes = tuple(map(len, losses))
+    received = torch.stack([_packed(values, None, max(map(len, ranks))) for values in losses])
     count = min(len(joined), q) if isinstance(q, int) else max(1, int(q * len(joined) * (1 + 1e-12)))
     rows = top_rows(joined, count)
     for rank, expected in enumerate(cut(losses, q)):
-        assert Joined(joined, sizes, rank, None).mine(rows).tolist() == expected.tolist()
+        found = unpack(received, rank)
+        assert torch.equal(found.losses.nan_to_num(-1), joined.nan_to_num(-1))
+        assert found.mine(rows).tolist() == expected.tolist()
 
 
 @given(st.integers(0, 9), st.integers(0, 9))
 def test_a_message_holds_the_head_and_as_many_losses_as_there_is_room_for(s: int, room: int) -> None:
     sent = _packed(torch.arange(1.0, s + 1), torch.tensor(3), room)
-    assert sent[:_HEAD].tolist() == [s, 3]
-    assert sent[_HEAD:].tolist() == [*range(1, min(s, room) + 1), *[0] * max(0, room - s)]
+    assert sent[:HEAD].tolist() == [s, 3]
+    assert sent[HEAD:].tolist() == [*range(1, min(s, room) + 1), *[0] * max(0, room - s)]
     assert _packed(torch.zeros(s), None, 0).tolist() == [s, -1]
 
 

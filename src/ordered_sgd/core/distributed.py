@@ -20,7 +20,7 @@ from ordered_sgd.rules import resolve_q
 # How many losses a rank sends: the most that a rank of the group has had so far. All ranks learn it from the same
 # messages, so that they agree about the size of the next one without asking.
 _ROOM: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
-_HEAD = 2  # numbers before the losses: how many there are, and how many answers are right (-1: not counted)
+HEAD = 2  # numbers before the losses: how many there are, and how many answers are right (-1: not counted)
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,23 @@ def join(losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", whe
         Whom an error message speaks of.
     """
     values, room = widen(losses.detach()), _ROOM.get(group, 0)
-    received = _gather(_packed(values, correct, room), group)
-    heads = received[:, :_HEAD].tolist()
-    sizes = tuple(int(count) for count, _ in heads)
-    if max(sizes) > room:
-        room = _ROOM[group] = max(sizes)
-        received = _gather(_packed(values, correct, room), group)
-    if sum(sizes) == 0:
+    joined = unpack(gather(_packed(values, correct, room), group), group.rank())
+    if max(joined.sizes) > room:
+        room = _ROOM[group] = max(joined.sizes)
+        joined = unpack(gather(_packed(values, correct, room), group), group.rank())
+    if not any(joined.sizes):
         remedy = "Skip batches that are empty on every rank."
         raise ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
-    joined = torch.cat([part[_HEAD : _HEAD + size] for part, size in zip(received, sizes, strict=True)])
-    answers = [int(right) for _, right in heads]
-    total = None if min(answers) < 0 else torch.tensor(sum(answers), device=losses.device)
-    return Joined(joined, sizes, group.rank(), total)
+    return joined
+
+
+def unpack(received: Tensor, rank: int) -> Joined:
+    """The losses of all ranks, out of what each has sent, one row each; `rank` is this one."""
+    heads, losses = received[:, :HEAD].tolist(), received[:, HEAD:]
+    sizes, answers = zip(*((int(count), int(right)) for count, right in heads), strict=True)
+    there = torch.arange(losses.shape[1], device=received.device) < received[:, :1]
+    total = None if min(answers) < 0 else torch.tensor(sum(answers), device=received.device)
+    return Joined(losses[there], sizes, rank, total)
 
 
 def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined) -> Tensor:
@@ -121,20 +125,20 @@ def check_group(group: Any, where: str) -> "dist.ProcessGroup":
 
 def numbers_of_all(numbers: list[float], group: "dist.ProcessGroup", device: torch.device) -> list[list[float]]:
     """A few numbers of every rank, in the order of the ranks."""
-    received: list[list[float]] = _gather(torch.tensor(numbers, dtype=torch.float64, device=device), group).tolist()
+    received: list[list[float]] = gather(torch.tensor(numbers, dtype=torch.float64, device=device), group).tolist()
     return received
 
 
 def _packed(values: Tensor, correct: Tensor | None, room: int) -> Tensor:
     """What a rank sends: its head, and as many of its losses as there is room for."""
-    packed = values.new_zeros(_HEAD + room)
+    packed = values.new_zeros(HEAD + room)
     packed[0] = values.shape[0]
     packed[1] = -1 if correct is None else correct
-    packed[_HEAD : _HEAD + values.shape[0]] = values[:room]
+    packed[HEAD : HEAD + values.shape[0]] = values[:room]
     return packed
 
 
-def _gather(sent: Tensor, group: "dist.ProcessGroup") -> Tensor:
+def gather(sent: Tensor, group: "dist.ProcessGroup") -> Tensor:
     """What every rank sent, one row each."""
     received = sent.new_empty(group.size(), sent.shape[0])
     # the list takes views of one tensor; what replaced it in newer versions of torch is not in older ones

@@ -27,7 +27,7 @@ def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | Non
     every = parallel.numbers(-1 if s is None else s, parts)
     if parallel.in_step and len({count for _, count in every}) > 1:
         got = ", ".join(f"{count:.0f}" for _, count in every)
-        rule = "be as many on every rank of a model sharded by fully_shard"
+        rule = "be as many on every rank for fully_shard and SyncBatchNorm"
         raise ArgumentError(message("OrderedStep", "micro-batches", rule, got, "Add empty micro-batches."))
     return None if min(size for size, _ in every) < 0 else int(sum(size for size, _ in every))
 
@@ -75,7 +75,8 @@ def two_passes(
         return Computed(losses, None, correct, "micro-batches")
     after = random_state(device), buffers.save()
     chosen = _of_each(rows.cpu(), scored)  # which to run again must be known here: the one wait of the step
-    run = [i for i, local in enumerate(chosen) if parallel.in_step or local.shape[0] > 0] or [0]
+    in_step = parallel.in_step
+    run = [i for i, local in enumerate(chosen) if in_step or local.shape[0] > 0] or [0]
     for i in run:
         random, saved = before[i]
         restore_random_state(random, device)

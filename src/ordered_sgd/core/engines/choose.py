@@ -39,7 +39,7 @@ class AutoEngine:
         self.model, self.score = model, score
         self.dense = Dense(model, score, parallel)
         self._verify_every = verify_every
-        self.why = self.dense.parallel.why_dense
+        self.why = self.dense.parallel.why_not_rows
         self._channels_last = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
@@ -48,7 +48,7 @@ class AutoEngine:
         """Lines 4 and 5 for one batch."""
         if self._channels_last:
             batch = (_channels_last(batch[0]), *batch[1:])
-        if keeps_all or self.dense.parallel.why_dense is not None:
+        if keeps_all or self.dense.parallel.why_not_rows is not None:
             return self.dense(batch, keeps_all, choose, backward)
         if self._chosen is not None:
             computed = self._chosen(batch, keeps_all, choose, backward)

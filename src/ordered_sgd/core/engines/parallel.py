@@ -1,9 +1,11 @@
 """What a pass over a batch has to do with other ranks: nothing, or as DDP and FSDP2 share gradients and parameters.
 
-Engines run passes of three kinds: such as no other rank takes part in (scoring, comparing), such whose gradient stays
-on its rank for the time being (all but the last micro-batch), and one in each step whose gradient is averaged.
+Engines run passes of three kinds: such as leave no gradient (scoring, comparing), such whose gradient stays on its rank
+for the time being (all but the last micro-batch), and one in each step whose gradient is averaged. Only the last is one
+of all ranks, unless each pass must meet those of others: to gather parameters, or batch statistics.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -24,25 +26,43 @@ class OneProcess:
     ----------
     model
         What passes run that no other rank takes part in.
-    why_dense
-        Why no engine but dense can run, or None.
-    in_step
-        Whether every pass is one of all ranks, so that each must run as many.
+    why_not_rows
+        Why the rows engine cannot run, or None.
     over_ranks, ranks
         Whether there are other ranks, and how many in all.
     """
 
-    why_dense: str | None = None
-    in_step = False
+    why_not_rows: str | None = None
     over_ranks = False
     ranks = 1
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 
+    @property
+    def in_step(self) -> bool:
+        """Whether every pass is one of all ranks, so that each must run as many."""
+        return self.shares_statistics()
+
     def shares_statistics(self) -> bool:
         """Whether a pass takes batch statistics over ranks: SyncBatchNorm in training."""
         return self.over_ranks and any(isinstance(m, nn.SyncBatchNorm) and m.training for m in self.model.modules())
+
+    def weights(self) -> list[Tensor]:
+        """The parameters, or what this rank has of them, to be read and written in place."""
+        return [p.detach() for p in self.model.parameters()]
+
+    def gradient(self, losses: Tensor, weights: Tensor) -> list[Tensor | None]:
+        """The gradient of a weighted sum of losses, or what this rank has of it; the parameters' own is left alone."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        return list(torch.autograd.grad(losses, parameters, weights, allow_unused=True))
+
+    def worst(self, error: float | None) -> float | None:
+        """The largest error of all ranks (None if one could not tell) where each runs as many passes; else its own."""
+        if not self.in_step:
+            return error
+        errors = [number for (number,) in self.numbers(math.nan if error is None else error)]
+        return None if any(map(math.isnan, errors)) else max(errors)
 
     def begin(self) -> None:
         """A new step begins."""
@@ -127,8 +147,30 @@ class _StandIn(nn.Module):
 class Sharded(_OverRanks):
     """A model whose parameters `fully_shard` has spread over the ranks: every pass gathers them from all."""
 
-    why_dense = "fully_shard spreads the parameters over the ranks"
-    in_step = True
+    why_not_rows = "fully_shard gathers the parameters between the modules, where a traced step would break off"
+
+    @property
+    def in_step(self) -> bool:
+        """Yes: the parameters are gathered from all ranks in every pass."""
+        return True
+
+    def weights(self) -> list[Tensor]:
+        """The shards of this rank."""
+        return [_local(p.detach()) for p in self._parameters()]
+
+    def gradient(self, losses: Tensor, weights: Tensor) -> list[Tensor | None]:
+        """The shards of this rank of the gradient, averaged over all."""
+        torch.autograd.backward(losses, weights)
+        parameters = self._parameters()
+        found = [None if p.grad is None else _local(p.grad) for p in parameters]
+        for p in parameters:
+            p.grad = None
+        return found
+
+    def _parameters(self) -> list[nn.Parameter]:
+        for module in _sharded(self.model):
+            module.reshard()  # else some were still whole, and the next pass would not see what is written to shards
+        return list(self.model.parameters())
 
     @contextmanager
     def unsynced(self) -> Iterator[None]:
@@ -149,19 +191,30 @@ def parallel(model: nn.Module, group: Any) -> OneProcess:
         return OneProcess(model)
     group = check_group(group, "OrderedStep")
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        averaged = dist.get_process_group_ranks(model.process_group)
-        if averaged != dist.get_process_group_ranks(group):
-            remedy = "Pass the group that DistributedDataParallel was given."
-            rule = "hold the ranks over which gradients are averaged"
-            raise ArgumentError(message("OrderedStep", "group", rule, f"others than {averaged}", remedy))
+        _check_ranks(group, dist.get_process_group_ranks(model.process_group))
         return Replicated(model, group)
     if _sharded(model):
+        meshes = [p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh")]
+        if meshes and meshes[0].ndim == 1:  # of several dimensions, some may share the work on a sample
+            _check_ranks(group, meshes[0].mesh.tolist())
         return Sharded(model, group)
     if group.size() == 1:
         return OneProcess(model)
     remedy = "Wrap it (a compiled model: DistributedDataParallel(torch.compile(model)))."
     rule = "be in DistributedDataParallel or sharded by fully_shard for a group"
     raise ArgumentError(message("OrderedStep", "model", rule, type(model).__name__, remedy))
+
+
+def _check_ranks(group: "dist.ProcessGroup", averaged: list[int]) -> None:
+    if averaged != dist.get_process_group_ranks(group):
+        rule, remedy = "hold the ranks over which gradients are averaged", "Pass the group that the model was given."
+        raise ArgumentError(message("OrderedStep", "group", rule, f"others than {averaged}", remedy))
+
+
+def _local(tensor: Any) -> Tensor:
+    """What this rank has of a DTensor; a parameter that `fully_shard` was told to leave alone is not one."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def _sharded(model: nn.Module) -> list[Any]:

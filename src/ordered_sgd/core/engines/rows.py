@@ -22,6 +22,7 @@ from ordered_sgd.core.engines.parallel import OneProcess
 from ordered_sgd.core.engines.rows_check import first_difference, largest_difference
 from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.core.engines.twopass import TwoPassEngine
 from ordered_sgd.core.selection import agree, select_rows
 from ordered_sgd.errors import check_choice, message
 from ordered_sgd.errors import warn as warn_user
@@ -58,13 +59,14 @@ class RowsEngine:
         self.model = model
         self.dense = Dense(model, score, parallel)
         self.parallel = self.dense.parallel
-        self.why = self.parallel.why_dense
+        self.why = self.parallel.why_not_rows
+        self._instead = None if self.why is None else TwoPassEngine(model, score, parallel)
         self._batchnorm = batchnorm is not None
         self._verify_every = verify_every
         self._rows: Tensor | None = None
         self._ran: set[str] = set()
         self._said: set[str] = set()
-        self._broken = self.why is not None
+        self._broken = False
         self._graphs = 0
         self._buffers = Buffers(model)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
@@ -74,6 +76,10 @@ class RowsEngine:
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
+        if self._instead is not None:
+            computed = self._instead(batch, keeps_all, choose, backward)
+            self.why = self._instead.why or self.why
+            return computed
         if not (keeps_all or self._broken) and self.parallel.over_ranks:
             self._look_at_other_ranks(batch)
         if keeps_all or self._broken or _length(batch) == 0:

@@ -64,14 +64,14 @@ class TwoPassEngine:
         self.dense = Dense(model, score, parallel)
         self.parallel = self.dense.parallel
         self._buffers = Buffers(model)
-        self.why = self.parallel.why_dense
+        self.why: str | None = None
         self._scoring, self._score_dtype, self._replay = scoring, score_dtype, replay
         self._subset = batchnorm is not None
         self._compares = scoring == "train" and score_dtype is None and replay and batchnorm is None
         if not self._compares:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
         self._random = True  # until a scoring pass has drawn nothing
-        self._coupled = self._dense_everywhere = self._checked = self.why is not None
+        self._coupled = self._dense_everywhere = self._checked = False
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
@@ -95,8 +95,10 @@ class TwoPassEngine:
             self._buffers.load(saved)
             with drawn.again(run, s) if drawn.values else nullcontext():
                 kept = self.parallel.through(self.score, take(batch, run, s)).losses
-            if self._compares and not agree(kept, losses.index_select(0, run)):
-                self._give_up(_first_difference(self.model, self.score, batch, run, s))
+            differs = self._compares and not agree(kept, losses.index_select(0, run))
+            if self._on_some_rank(differs):
+                where = _first_difference(self.model, self.score, batch, run, s)
+                self._give_up(where if differs else "a batch of another rank")
                 kept = None
         if kept is None:
             engine = "dense"
@@ -106,6 +108,10 @@ class TwoPassEngine:
         backward(kept, None if rows.shape[0] else rows)
         self._buffers.load(changed)  # after the backward, which may have saved them
         return Computed(losses, rows, correct, engine)
+
+    def _on_some_rank(self, differs: bool) -> bool:
+        """Whether the second pass gave other losses than the first: here, or on a rank whose passes ours must meet."""
+        return self.parallel.any(differs)[0] if self._compares and self.parallel.in_step else differs
 
     def _agree_with_other_ranks(self) -> None:
         """Run dense on all ranks if one of them must, and look again on all if one of them could not tell."""
@@ -117,7 +123,8 @@ class TwoPassEngine:
 
     def _scored(self, batch: Any, drawn: "_Drawn", saved: Saved, device: torch.device) -> Scored:
         """The losses without a graph; what is drawn on the way is kept in `drawn` if it is to be used again."""
-        watching, state = self._replay and self._random, torch.get_rng_state()
+        # a rank without samples draws nothing, and must not score less often than the others
+        watching, state = self._replay and (self._random or self.parallel.in_step), torch.get_rng_state()
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self._scoring == "eval":
@@ -150,9 +157,10 @@ class TwoPassEngine:
         device = device_of(self.model)
         random, saved = random_state(device), self._buffers.save()
         try:
-            for model in (_without_zeros(self.model), nullcontext()):
-                with model:
-                    error, rows, s = self._largest_error(batch, random, saved, device)
+            for weights in (_without_zeros(self.parallel.weights()), nullcontext()):
+                with weights:
+                    own, rows, s = self._largest_error(batch, random, saved, device)
+                error = self.parallel.worst(own)
                 restore_random_state(random, device)
                 self._buffers.load(saved)
                 if error is not None:
@@ -160,9 +168,11 @@ class TwoPassEngine:
             self._checked = error is not None  # a batch that is not finite tells nothing: look at the next one
             if error is not None and error > TOLERANCE:
                 self._give_up(_first_difference(self.model, self.score, batch, rows, s))
-        except (RuntimeError, IndexError, ValueError) as error:
+        except (RuntimeError, IndexError, ValueError) as reason:
+            if self.parallel.in_step:  # the other ranks are in the middle of a pass
+                raise
             self._coupled = True
-            self.why = f"the chosen samples cannot be run by themselves ({str(error).splitlines()[0][:120]})"
+            self.why = f"the chosen samples cannot be run by themselves ({str(reason).splitlines()[0][:120]})"
             log.info("engine twopass runs the whole batch: %s", self.why)
         finally:
             restore_random_state(random, device)
@@ -172,25 +182,24 @@ class TwoPassEngine:
         self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device
     ) -> tuple[float | None, Tensor, int]:
         """How far the gradient of every other sample is from the dense one, for random weights."""
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
         drawn = _Drawn()
         with drawn:
             losses = self.score(batch).losses
         s = losses.shape[0]
         rows = torch.arange(0, s, 2, device=losses.device)
         weights = torch.rand(rows.shape, generator=torch.Generator().manual_seed(0)).to(losses) + 0.5
-        dense = torch.autograd.grad(losses.index_select(0, rows), parameters, weights, allow_unused=True)
+        dense = self.parallel.gradient(losses.index_select(0, rows), weights)
         restore_random_state(random, device)
         self._buffers.load(saved)
         with drawn.again(rows, s):
             kept = self.score(take(batch, rows, s)).losses
-        found = torch.autograd.grad(kept, parameters, weights, allow_unused=True)
+        found = self.parallel.gradient(kept, weights)
         return largest_difference(found, dense)[0], rows, s
 
     def _give_up(self, where: str) -> None:
         self._coupled = True
         # a rank that gives up alone still scores first, as the others do: their messages must meet
-        self._dense_everywhere = not self.parallel.over_ranks
+        self._dense_everywhere = self.parallel.in_step or not self.parallel.over_ranks
         self.why = f"samples influence each other in {where}"
         log.info("engine twopass runs the whole batch: %s", self.why)
         remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
@@ -277,10 +286,10 @@ def take(batch: Any, rows: Tensor, s: int) -> Any:
 
 
 @contextmanager
-def _without_zeros(model: nn.Module) -> Iterator[None]:
+def _without_zeros(weights: list[Tensor]) -> Iterator[None]:
     """Zero entries of the parameters are replaced inside: a scale that is still zero would hide a coupling."""
     generator = torch.Generator().manual_seed(1)
-    kept = [(p, p.detach().clone()) for p in model.parameters() if p.is_floating_point() and bool((p == 0).any())]
+    kept = [(p, p.clone()) for p in weights if p.is_floating_point() and bool((p == 0).any())]
     try:
         with torch.no_grad():
             for p, _ in kept:
