@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 from ordered_sgd.core.engines import Scored
+from ordered_sgd.core.engines.accumulate import samples_in_all, two_passes
 from ordered_sgd.core.engines.choose import make_engine
 from ordered_sgd.core.engines.parallel import OneProcess
+from ordered_sgd.core.engines.state import Buffers
+from ordered_sgd.errors import ArgumentError
 from tests.contracts.engine_checks import quiet
 from tests.core.step_parts import CE, batch
 
@@ -51,3 +54,40 @@ def test_sync_batchnorm_in_one_process_is_batchnorm() -> None:
 
 def test_a_coupling_on_another_rank_runs_dense_here_too() -> None:
     assert run("twopass", Complaining, nn.Tanh()) == ("dense", "samples influence each other on another rank")
+
+
+class Unequal(Ranks):
+    """The other rank has one micro-batch."""
+
+    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
+        return [numbers, (7.0, 1.0)]
+
+
+def test_micro_batches_are_as_many_on_every_rank_where_statistics_are_shared() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8))
+    assert samples_in_all(5, 1, Unequal(model)) == 12
+    with pytest.raises(ArgumentError, match=r"micro-batches must be as many on every rank for .*; got 2, 1"):
+        samples_in_all(5, 2, Unequal(model))
+    assert samples_in_all(5, 2, Unequal(model.eval())) == 12
+
+
+def test_micro_batches_without_a_kept_sample_run_again_where_statistics_are_shared() -> None:
+    model, sizes = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.0)), []
+
+    def score(part: Any) -> Scored:
+        sizes.append(len(part[0]))
+        return Scored(CE(model(part[0]), part[1]), None)
+
+    for sharing, again in ((False, [5]), (True, [3, 5])):
+        parallel = Ranks(model)
+        parallel.shares_statistics = lambda sharing=sharing: sharing  # type: ignore[method-assign]
+        sizes.clear()
+        two_passes(
+            [batch(3), batch(5)],
+            Buffers(model),
+            score,
+            lambda losses, _: torch.tensor([4]),
+            lambda losses, rows: losses.sum().backward(),
+            parallel,
+        )
+        assert sizes == [3, 5, *again]
