@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ordered_sgd.cli.options import Q, json_option, show, write
+from ordered_sgd.cli.options import Q, backend_options, json_option, show, write
 from ordered_sgd.cli.progress import epoch_bar
 from ordered_sgd.errors import ArgumentError, message
 
@@ -27,7 +27,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 @click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
 @click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
 @click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Runs side by side; the cores by default.")
+@backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.option(
@@ -51,6 +51,8 @@ def command(
     adam: bool,
     engine: str,
     workers: int | None,
+    backend: str,
+    address: str | None,
     force: bool,
     quiet: bool,
     out: Path,
@@ -65,7 +67,7 @@ def command(
     """
     from ordered_sgd.data.catalog import CATALOG
     from ordered_sgd.data.tables import SUFFIXES
-    from ordered_sgd.experiments.backends.processes import Processes
+    from ordered_sgd.experiments.backends import choose
     from ordered_sgd.experiments.compare import compare, runs_of
     from ordered_sgd.experiments.records import Records
     from ordered_sgd.experiments.run import problem_for, training_for
@@ -91,11 +93,11 @@ def command(
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
-    records.ask({"command": "compare", **request, "samples": samples})
     with (
         epoch_bar("osgd compare", runs_of(extra, trials=trials, tune=tuned) * epochs, quiet=quiet) as report,
-        Processes(records, workers=workers, again=force, progress=report) as run_all,
+        choose.backend(backend, records, address=address, workers=workers, again=force, progress=report) as run_all,
     ):
+        records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
     write(out, compare_page(arms, rows, found, base, train, test))

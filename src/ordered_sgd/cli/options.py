@@ -1,7 +1,7 @@
 """What several commands share: options, and tables or JSON on standard output."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,19 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new 
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
+
+
+def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where runs are carried out: the options of the commands that train."""
+    for option in (
+        click.option("--address", default=None, help="A running Ray: auto or host:6379; by default one is started."),
+        click.option("--backend", default="processes", show_default=True, help="processes, or ray: docs/cluster.md."),
+        click.option(
+            "--workers", type=click.IntRange(min=1), default=None, help="Runs side by side; the cores by default."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> None:

@@ -1,12 +1,12 @@
 """`osgd reproduce`: the paper's tables and figures."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ordered_sgd.cli.options import json_option, show
+from ordered_sgd.cli.options import backend_options, json_option, show
 from ordered_sgd.cli.progress import epoch_bar
 from ordered_sgd.errors import ArgumentError, message
 
@@ -29,7 +29,7 @@ _OF_ONE = ("wanted", "trials", "protocol", "switches", "epochs", "train_size", "
 @click.option("--train-size", type=int, default=None, help="Fewer training samples.")
 @click.option("--width", type=float, default=None, help="Narrower PreActResNet18, e.g. 0.25.")
 @click.option("--list", "only_list", is_flag=True, help="Show the rows and an estimate of their time; run nothing.")
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Runs side by side; the cores by default.")
+@backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @json_option
@@ -46,6 +46,8 @@ def command(
     width: float | None,
     only_list: bool,
     workers: int | None,
+    backend: str,
+    address: str | None,
     force: bool,
     quiet: bool,
     as_json: bool,
@@ -55,7 +57,7 @@ def command(
     EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, ablation, whole-training or batchnorm; or results, for
     everything that RESULTS.md shows. The paper's numbers stand beside ours, with a verdict on every row. Runs are
     recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2 and 4 show times: they run one at
-    a time; keep the machine quiet.
+    a time, in this process whatever the backend; keep the machine quiet.
     """
     from ordered_sgd.experiments.recipes import preset
     from ordered_sgd.experiments.reproduce import Request
@@ -77,29 +79,29 @@ def command(
     if only_list:
         _show_rows(requests, as_json)
         return
-    cells = [cell for one in requests for cell in _carry_out(one, workers, force=force, quiet=quiet, told=not as_json)]
+    how = {"name": backend, "workers": workers, "address": address, "again": force}
+    cells = [cell for one in requests for cell in _carry_out(one, how, quiet=quiet, told=not as_json)]
     if as_json:
         show(cells, title="", as_json=True)
 
 
-def _carry_out(
-    request: "Request", workers: int | None, *, force: bool, quiet: bool, told: bool
-) -> list[dict[str, Any]]:
+def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told: bool) -> list[dict[str, Any]]:
     """Train what is not recorded, and tell what was found, or only give it back in numbers."""
-    from ordered_sgd.experiments.backends.processes import Processes
+    from ordered_sgd.experiments.backends.choose import backend
     from ordered_sgd.experiments.records import Records
     from ordered_sgd.experiments.reproduce import reproduce
     from ordered_sgd.report.reproduce import cells, found, table
 
     shown = request.shown()
     total = sum(request.trials * row.runs * next(iter(row.arms.values())).epochs for row in shown.rows)
-    count = 1 if shown.serial else workers
+    if shown.serial:
+        how = {"name": "processes", "workers": 1, "again": how["again"]}
     records = Records()
-    records.ask({"command": "reproduce", **request.to_dict()})
     with (
         epoch_bar(f"{_WHERE} {shown.name}", total, quiet=quiet) as report,
-        Processes(records, workers=count, again=force, progress=report) as run_all,
+        backend(records=records, progress=report, **how) as run_all,
     ):
+        records.ask({"command": "reproduce", **request.to_dict()})
         results = reproduce(shown.rows, run_all, trials=request.trials)
     if told:
         for sentence in found(results, shown):

@@ -71,14 +71,15 @@ class Records:
         self.folder = home() if folder is None else folder
         self.path = self.folder / "records.sqlite"
 
-    def begin(self, spec: ExperimentSpec, *, again: bool = False) -> None:
-        """Note that a run starts or goes on; `again` forgets what an earlier one recorded."""
+    def begin(self, spec: ExperimentSpec, *, again: bool = False, on: Mapping[str, str] | None = None) -> None:
+        """Note that a run starts or goes on, `on` these versions or those here; `again` forgets an earlier one."""
+        found = versions() if on is None else dict(on)
         with self._open() as database:
             if again:
                 database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
             database.execute(
                 "INSERT OR IGNORE INTO runs (run_id, spec, versions) VALUES (?, ?, ?)",
-                (spec.run_id, spec.to_json(), json.dumps(versions())),
+                (spec.run_id, spec.to_json(), json.dumps(found)),
             )
 
     def add(self, spec: ExperimentSpec, row: EpochRow) -> None:

@@ -1,9 +1,10 @@
 """One run from its spec to its record: found, resumed or trained."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from ordered_sgd.errors import ArgumentError, RecordError, message
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.linear import KERNELS, LinearTraining
 from ordered_sgd.experiments.own import Problem, is_function, own_problem
-from ordered_sgd.experiments.records import Records, Run
+from ordered_sgd.experiments.records import Records, Run, versions
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
@@ -50,27 +51,78 @@ def run(
     known = records.get(spec)
     if known is not None and known.finished and not again:
         return known
-    checkpoint = checkpoint_path(spec, records)
-    if again:
-        checkpoint.unlink(missing_ok=True)
-    training = training_for(spec, problem_for(spec, data))
-    _resume(training, checkpoint, recorded=0 if known is None or again else len(known.rows))
-    records.begin(spec, again=again)
-    saved = time.monotonic()
-    for row in training.epochs():
-        if row is not None:
-            records.add(spec, row)
-            on_row(row)
-        if time.monotonic() - saved > every:
-            save_checkpoint(training.state_dict(), checkpoint)
-            saved = time.monotonic()
-    for name, content in training.artifacts().items():
-        records.add_artifact(spec, name, content)
-    records.finish(spec)
-    checkpoint.unlink(missing_ok=True)
+    recorded = recorded_epochs(spec, records, again=again)
+    for event in events(spec, checkpoint_path(spec, records), recorded=recorded, data=data, every=every):
+        keep(event, spec, records, again=again)
+        if isinstance(event, EpochRow):
+            on_row(event)
     found = records.get(spec)
     assert found is not None
     return found
+
+
+class Began(NamedTuple):
+    """A run starts or goes on, with these versions of what its numbers may depend on."""
+
+    versions: dict[str, str]
+
+
+class Ended(NamedTuple):
+    """A run is over; what it leaves beside its epochs."""
+
+    artifacts: dict[str, bytes]
+
+
+Event = Began | EpochRow | Ended
+
+
+def events(
+    spec: ExperimentSpec,
+    checkpoint: Path | None,
+    *,
+    recorded: int,
+    data: tuple[Dataset, Dataset] | None = None,
+    every: float = EVERY,
+) -> Iterator[Event]:
+    """What is to be recorded of a run, as it happens: from the last checkpoint on, or from the start without one.
+
+    `recorded` epochs are recorded already: a checkpoint that is ahead of them is not used.
+    """
+    training = training_for(spec, problem_for(spec, data))
+    if checkpoint is not None:
+        _resume(training, checkpoint, recorded=recorded)
+    yield Began(versions())
+    saved = time.monotonic()
+    for row in training.epochs():
+        if row is not None:
+            yield row
+        if checkpoint is not None and time.monotonic() - saved > every:
+            save_checkpoint(training.state_dict(), checkpoint)
+            saved = time.monotonic()
+    yield Ended(training.artifacts())
+
+
+def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = False) -> None:
+    """Record an event of a run; an epoch that is recorded already stays as it is."""
+    match event:
+        case Began():
+            records.begin(spec, again=again, on=event.versions)
+        case EpochRow():
+            records.add(spec, event)
+        case Ended():
+            for name, content in event.artifacts.items():
+                records.add_artifact(spec, name, content)
+            records.finish(spec)
+            checkpoint_path(spec, records).unlink(missing_ok=True)
+
+
+def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = False) -> int:
+    """Epochs of a run that need not be recorded any more; `again`: none, and its checkpoint is forgotten."""
+    if again:
+        checkpoint_path(spec, records).unlink(missing_ok=True)
+        return 0
+    known = records.get(spec)
+    return 0 if known is None else len(known.rows)
 
 
 def training_for(spec: ExperimentSpec, problem: Problem) -> Training:
