@@ -62,6 +62,13 @@ def test_files_below_torch_do_not_import_it(path: Path) -> None:
     assert not {name for name in imported_names(path) if name.partition(".")[0] == "torch"}
 
 
+def test_ray_is_imported_by_those_alone_who_ask_for_it() -> None:
+    assert not [name for path in FILES for name in imported_names(path) if name.partition(".")[0] == "ray"]
+    known = {"choose.py": "ordered_sgd.experiments.backends.ray.RayTasks"}  # inside the function that makes one
+    for path in FILES:
+        assert {name for name in imported_names(path) if ".backends.ray" in name} <= {known.get(path.name)}
+
+
 def test_tests_lie_where_the_package_s_files_lie() -> None:
     whole = {"contracts", "bench"}  # tables of promises and speed bars cut across the package
     for test in (ROOT / "tests").rglob("test_*.py"):

@@ -36,6 +36,7 @@ TABLE = [
             (("--model", "lenet"), "size must be at least 16; got 8"),
             (("--engine", "fast"), "osgd compare: engine must be one of auto, dense, rows, twopass; got 'fast'."),
             (("--q", "0"), "osgd compare: q must be an int of at least 1"),
+            (("--backend", "rey"), "osgd compare: --backend must be one of processes, ray; got 'rey'. Did you mean"),
             (("--lr", "-1"), "osgd compare: --lr must be positive; got -1.0. The paper's is 0.01."),
             (("--trials", "0"), "0 is not in the range x>=1"),
         ),
@@ -52,6 +53,14 @@ TABLE = [
                 "osgd reproduce: name must be one of paper, authors-code; got 'papers'.",
             ),
             (("table1", "--switch", "hidden"), "osgd reproduce: --switch must be name=value with one of last_drop"),
+            (
+                ("figure1", "--address", "auto"),
+                "osgd reproduce: --address must stand with --backend ray; got 'auto'. Processes run on this machine",
+            ),
+            (
+                ("figure1", "--backend", "ray", "--address", "ray://head:10001"),
+                "osgd reproduce: --address must be auto or host:port; got 'ray://head:10001'. Start the command on",
+            ),
             (("table1", "--epochs", "0"), "osgd reproduce: epochs must be at least 1; got 0."),
             (("table1", "--rows", "semeion-svm", "--width", "0.5"), "must be one of preact-resnet18; got 'svm'."),
         ),

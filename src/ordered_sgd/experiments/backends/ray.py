@@ -21,8 +21,9 @@ KILLS = 3  # of the workers of one run in a row, without a new epoch between the
 _STORE = 100 * 2**20  # bytes of shared memory for a Ray of our own: rows and artifacts are small
 _ANSWER = 5.0  # seconds for the head of a cluster to answer
 _WHERE = "RayTasks"
-# Ray reads these when it is imported: a Ray of our own listens on this machine alone and sends no statistics.
-_LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# Ray reads these when it is imported. It tells of killed workers on standard output, which may be JSON: not here.
+_QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".", "RAY_USAGE_STATS_ENABLED": "0"}
+_LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # a Ray of our own listens on this machine alone
 
 
 @dataclass
@@ -52,10 +53,11 @@ class RayTasks(Backend):
 
     def __init__(self, records: Records, *, address: str | None = None, every: float = EVERY, **options: Any) -> None:
         super().__init__(records, **options)
-        if address is None:
-            for name, value in _LOCAL.items():
-                os.environ.setdefault(name, value)
+        for name, value in {**_QUIET, **(_LOCAL if address is None else {})}.items():
+            os.environ.setdefault(name, value)
         self.ray: Any = require("ray", extra="ray", where=_WHERE)
+        if address is not None:
+            _check_head(address)
         self.address, self.every = address, every
         self._folder = records.folder.absolute()
         self._token = self._folder / f"shared-{uuid.uuid4().hex}"  # who sees this file sees the same folder
@@ -92,8 +94,6 @@ class RayTasks(Backend):
         if self.ray.is_initialized():
             return
         quiet = {"logging_level": "ERROR", "log_to_driver": False}
-        if self.address is not None:
-            _check_head(self.address)
         self._ours = True
         if self.address is None:
             cpus = (self.workers or usable_cores()) * most_threads(specs)
@@ -113,19 +113,20 @@ class RayTasks(Backend):
         self._running[work.remote(task.spec, self._token, task.recorded, self.every)] = task
 
     def _take(self, stream: Any) -> None:
-        """Record the next event of a run; the stream then stands last, so that none is left waiting."""
-        task = self._running.pop(stream)
-        errors = self.ray.exceptions
+        """Record the next event of a run."""
+        task, errors = self._running[stream], self.ray.exceptions
         try:
             event: Event = self.ray.get(next(stream))
         except StopIteration:
+            del self._running[stream]
             return
         except errors.RayTaskError as error:
             raise error.cause from error
         except errors.RayError as error:
+            del self._running[stream]
             self._replace(task, error)
             return
-        self._running[stream] = task
+        self._running[stream] = self._running.pop(stream)  # now the last to be looked at: none is left waiting
         keep(event, task.spec, self.records, again=task.again)
         task.again = task.again and not isinstance(event, Began)
         if isinstance(event, EpochRow):
