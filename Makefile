@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# pytest with branch coverage on two cores; tests marked slow and bench stay out (pyproject.toml)
+# pytest with branch coverage on two cores, tests of a group on the same one; slow and bench stay out (pyproject.toml)
 PYTEST := $(BIN)/python -m pytest -q
+TWO := -n 2 --dist loadgroup
 
 .PHONY: help setup demo test test-all bench results lint build clean
 
@@ -29,10 +30,10 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint  ## lint, types, tests and doctests; minutes
-	$(PYTEST) -n 2 --cov --cov-report=term
+	$(PYTEST) $(TWO) --cov --cov-report=term
 
 test-all: lint  ## the slow tests as well
-	$(PYTEST) -n 2 -m "not bench"
+	$(PYTEST) $(TWO) -m "not bench"
 
 bench: $(READY)  ## measure the speed bars, one at a time; keep the machine quiet
 	$(PYTEST) -m bench -rA tests/bench

@@ -19,6 +19,7 @@ from ordered_sgd.experiments.backends.ray import KILLS, RayTasks
 from ordered_sgd.experiments.records import Records
 from ordered_sgd.experiments.spec import ExperimentSpec
 
+pytestmark = pytest.mark.xdist_group("ray")  # starting one takes seconds: once
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes with ps")
 EPOCHS = 60
 SPECS = [ExperimentSpec(epochs=EPOCHS, seed=seed) for seed in range(2)]
@@ -76,7 +77,13 @@ def below(pid: int) -> dict[int, str]:
 
 @on_linux
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("shared", [True, False], ids=["shared folder", "no shared folder"])
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param(True, id="shared folder"),
+        pytest.param(False, id="no shared folder", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_worker_is_replaced_and_every_epoch_is_recorded_once(
     shared: bool,
     expected: list[Any],
@@ -123,6 +130,7 @@ def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
         run_all([SPECS[0].but(model="lenet")])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_a_run_that_always_kills_its_worker_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=f"killed {KILLS} times in a row"), RayTasks(Records(tmp_path)) as run_all:
@@ -171,6 +179,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 @on_linux
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_ctrl_c_ends_the_tasks_on_a_cluster_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,19 +212,32 @@ def test_a_ray_of_our_own_ends_with_the_command_whatever_ends_it(
     wait_for(lambda: all(gone(process) for process in started))
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [("127.0.0.1:1", "got 127.0.0.1:1 (Connection refused)"), ("auto", "got auto (Could not find any running Ray")],
-)
-def test_an_address_where_no_ray_answers_gets_one_line(address: str, text: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OSGD, *COMMAND, "--backend", "ray", "--address", address]
-    surroundings = {**os.environ, "ORDERED_SGD_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=surroundings)
-    assert done.returncode == 1
-    assert done.stderr.startswith("osgd reproduce: --address must be that of a running Ray; ")
-    assert text in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_an_address_where_nothing_answers_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORDERED_SGD_HOME", str(tmp_path / "home"))
+    assert run(*COMMAND, "--backend", "ray", "--address", "127.0.0.1:1") == 1
+    remedy = "Start one with: ray start --head; or leave --address out."
+    got = "127.0.0.1:1 (Connection refused)"
+    assert capsys.readouterr() == (
+        "",
+        f"osgd reproduce: --address must be that of a running Ray; got {got}. {remedy}\n",
+    )
+    assert not (tmp_path / "home").exists()
+
+
+def test_what_ray_says_of_an_address_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray: Any = pytest.importorskip("ray")
+
+    def init(**options: Any) -> None:
+        raise ConnectionError("Could not find any running Ray.\nMore lines.")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    told = r"got auto \(Could not find any running Ray\)\. Start one"
+    with pytest.raises(RecordError, match=told), RayTasks(Records(tmp_path), address="auto") as run_all:
+        run_all(SPECS)
 
 
 def test_without_ray_the_way_to_it_is_told(
