@@ -93,9 +93,10 @@ def command(
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
+    total = runs_of(extra, trials=trials, tune=tuned) * epochs
     with (
-        epoch_bar("osgd compare", runs_of(extra, trials=trials, tune=tuned) * epochs, quiet=quiet) as report,
-        choose.backend(backend, records, address=address, workers=workers, again=force, progress=report) as run_all,
+        choose.backend(backend, records, address=address, workers=workers, again=force) as run_all,
+        epoch_bar("osgd compare", total, quiet=quiet) as run_all.progress,
     ):
         records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)

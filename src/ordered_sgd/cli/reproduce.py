@@ -98,8 +98,8 @@ def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told:
         how = {"name": "processes", "workers": 1, "again": how["again"]}
     records = Records()
     with (
-        epoch_bar(f"{_WHERE} {shown.name}", total, quiet=quiet) as report,
-        backend(records=records, progress=report, **how) as run_all,
+        backend(records=records, **how) as run_all,  # first: a wrong choice gets its line, and no bar
+        epoch_bar(f"{_WHERE} {shown.name}", total, quiet=quiet) as run_all.progress,
     ):
         records.ask({"command": "reproduce", **request.to_dict()})
         results = reproduce(shown.rows, run_all, trials=request.trials)
