@@ -53,11 +53,11 @@ class RayTasks(Backend):
 
     def __init__(self, records: Records, *, address: str | None = None, every: float = EVERY, **options: Any) -> None:
         super().__init__(records, **options)
-        for name, value in {**_QUIET, **(_LOCAL if address is None else {})}.items():
-            os.environ.setdefault(name, value)
-        self.ray: Any = require("ray", extra="ray", where=_WHERE)
         if address is not None:
             _check_head(address)
+        for name, value in (_QUIET | (_LOCAL if address is None else {})).items():
+            os.environ.setdefault(name, value)
+        self.ray: Any = require("ray", extra="ray", where=_WHERE)
         self.address, self.every = address, every
         self._folder = records.folder.absolute()
         self._token = self._folder / f"shared-{uuid.uuid4().hex}"  # who sees this file sees the same folder
