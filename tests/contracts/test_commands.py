@@ -153,6 +153,12 @@ TABLE = [
             (("step", "--q", "x"), "must be integers separated by commas; got 'x'"),
             (("linear", "--parts", "image"), "osgd bench: --parts must be one of images, sparse, growth, errors; got"),
             (("linear", "--rounds", "1"), "1 is not in the range x>=2"),
+            (("distributed", "--models", "lennet"), "osgd bench: --models must be one of lenet, "),
+            (
+                ("distributed", "--ranks", "2,0"),
+                "osgd bench: --ranks must be positive; got 0. Run: osgd bench distributed",
+            ),
+            (("distributed", "--q", "few"), "must be a count such as 16 or a share such as 0.25; got 'few'."),
             (("fly",), "No such command 'fly'"),
         ),
     ),

@@ -1,6 +1,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from ordered_sgd.report.distributed_bench import distributed_bench_page
 from ordered_sgd.report.linear_bench import linear_bench_page
 from ordered_sgd.report.step_bench import step_bench_page
 
@@ -19,3 +22,11 @@ def test_the_figures_of_the_page_on_linear_models_are_those_of_its_record() -> N
     page = (DOCS / "linear.md").read_text()
     assert page == linear_bench_page(page, record)
     assert len(record["reached"]) == 6
+
+
+@pytest.mark.skipif(not (DOCS / "records" / "bench-distributed.json").exists(), reason="not measured yet")
+def test_the_figures_of_the_page_on_ranks_are_those_of_its_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-distributed.json").read_text())
+    page = (DOCS / "distributed.md").read_text()
+    assert page == distributed_bench_page(page, record)
+    assert {row["ranks"] for row in record["rows"]} == {1, 2}

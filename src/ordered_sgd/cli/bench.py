@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ordered_sgd.cli.bench_distributed import distributed
 from ordered_sgd.cli.bench_linear import linear
 from ordered_sgd.cli.options import Counts, json_option, show
 from ordered_sgd.errors import ArgumentError, check_choice, message
@@ -29,6 +30,7 @@ def command() -> None:
 
 
 command.add_command(linear)
+command.add_command(distributed)
 
 
 @command.command(context_settings=_HELP)
@@ -132,14 +134,14 @@ def _kept(document: Path, s: int) -> list[dict[str, Any]]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What `osgd bench step` or `osgd bench linear` wrote."""
+    """What `osgd bench step`, `linear` or `distributed` wrote."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        if record["machine"] and ("reached" in record or record["rows"][0]["speedup"]):
+        if record["machine"] and ("reached" in record or "predicted" in record or record["rows"][0]["speedup"]):
             return record
     except (ValueError, KeyError, IndexError, TypeError):
         pass
-    rule, remedy = "be a record of osgd bench step or osgd bench linear", "Run: osgd bench step"
+    rule, remedy = "be a record of osgd bench step, linear or distributed", "Run: osgd bench step"
     raise ArgumentError(message("osgd bench", str(path), rule, "something else", remedy))
 
 
@@ -150,8 +152,10 @@ def page(record: Path, page: Path) -> None:
     """Put the figures of a RECORD, written by `osgd bench`, into a Markdown PAGE.
 
     Of `osgd bench step`, what stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables,
-    and the bar chart is written beside the page; of `osgd bench linear`, the same with <!-- bench-linear -->.
+    and the bar chart is written beside the page; of `osgd bench linear` and `osgd bench distributed`, the same between
+    marks of their names, without a chart.
     """
+    from ordered_sgd.report.distributed_bench import distributed_bench_page
     from ordered_sgd.report.linear_bench import linear_bench_page
     from ordered_sgd.report.step_bench import draw_step_bench, step_bench_page
 
@@ -159,6 +163,8 @@ def page(record: Path, page: Path) -> None:
     drawn = []
     if "reached" in found:
         text = linear_bench_page(page.read_text(), found)
+    elif "predicted" in found:
+        text = distributed_bench_page(page.read_text(), found)
     else:
         text = step_bench_page(page.read_text(), found, page.stem + ".svg")
         drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
