@@ -22,7 +22,7 @@ JOB = Path(__file__).with_name("distributed_job.py")
 
 
 def results_of(ranks: int, kind: str, folder: Path) -> dict[str, list[Any]]:
-    run = torchrun(ranks, JOB, kind, folder / "results.json")
+    run = torchrun(ranks, JOB, kind, folder / "results.json", timeout=900)
     assert run.returncode == 0, run.stderr[-4000:]
     results: dict[str, list[Any]] = json.loads((folder / "results.json").read_text())
     assert len(results) == sum(case.kind == kind for case in (*CASES, *RUNS))
