@@ -75,11 +75,12 @@ def join(losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", whe
 
 def unpack(received: Tensor, rank: int) -> Joined:
     """The losses of all ranks, out of what each has sent, one row each; `rank` is this one."""
-    heads, losses = received[:, :HEAD].tolist(), received[:, HEAD:]
-    sizes, answers = zip(*((int(count), int(right)) for count, right in heads), strict=True)
-    there = torch.arange(losses.shape[1], device=received.device) < received[:, :1]
+    sizes, answers = received[:, :HEAD].long().t().tolist()
+    losses = received[:, HEAD:]
+    if min(sizes) < losses.shape[1]:
+        losses = losses[torch.arange(losses.shape[1], device=received.device) < received[:, :1]]
     total = None if min(answers) < 0 else torch.tensor(sum(answers), device=received.device)
-    return Joined(losses[there], sizes, rank, total)
+    return Joined(losses.flatten(), tuple(sizes), rank, total)
 
 
 def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined) -> Tensor:
