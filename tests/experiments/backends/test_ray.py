@@ -234,17 +234,25 @@ def test_an_address_where_nothing_answers_gets_one_line(
     assert not (tmp_path / "home").exists()
 
 
-def test_what_ray_says_of_an_address_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("auto", r"--address must be that of a running Ray; got auto \(It does not answer\)\. Start one"),
+        (None, r"a Ray of our own must start; got It does not answer\. Run it again"),
+    ],
+)
+def test_what_ray_says_when_it_does_not_start_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, told: str
+) -> None:
     ray: Any = pytest.importorskip("ray")
 
     def init(**options: Any) -> None:
-        raise ConnectionError("Could not find any running Ray.\nMore lines.")
+        raise ConnectionError("It does not answer.\nMore lines.")
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    told = r"got auto \(Could not find any running Ray\)\. Start one"
-    with pytest.raises(RecordError, match=told), RayTasks(Records(tmp_path), address="auto") as run_all:
+    with pytest.raises(RecordError, match=told), RayTasks(Records(tmp_path), address=address) as run_all:
         run_all(SPECS)
 
 

@@ -99,12 +99,16 @@ class RayTasks(Backend):
             cpus = (self.workers or usable_cores()) * most_threads(specs)
             options = {"include_dashboard": False, "object_store_memory": _STORE}
             same = {"worker_niceness": 0}  # as urgent as this process, as with processes
-            self.ray.init(address="local", num_cpus=cpus, _system_config=same, **options, **quiet)
+            try:
+                self.ray.init(address="local", num_cpus=cpus, _system_config=same, **options, **quiet)
+            except Exception as error:  # of many kinds, when a part of it does not answer in time
+                remedy = "Run it again when the machine is less busy, or with --backend processes."
+                raise RecordError(message(_WHERE, "a Ray of our own", "start", _first_line(error), remedy)) from error
             return
         try:
             self.ray.init(address=self.address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise _no_cluster(self.address, str(error).splitlines()[0].rstrip(".")) from error
+            raise _no_cluster(self.address, _first_line(error)) from error
 
     def _submit(self, task: _Task) -> None:
         # Ray's own retries would take a run that resumes for one that starts again: it tells events by their number.
@@ -163,6 +167,10 @@ def _check_head(address: str) -> None:
             return
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, getattr(error, "strerror", None) or error) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _no_cluster(address: str, reason: object) -> RecordError:
