@@ -24,6 +24,8 @@ def test_every_result_that_is_shown_can_be_asked_for_and_is_there_once() -> None
     for protocol in ("paper", "authors-code"):
         for name in ("semeion-logistic", "semeion-svm", "semeion-lenet", "mnist-logistic", "mnist-svm"):
             assert ("table1", protocol, name) in rows
+            assert name.startswith("mnist") or ("table5", protocol, name) in rows
+    assert {("batchnorm", "authors-code", "cifar10-preact-resnet18"), ("figure1", "paper", "figure1a")} <= {*rows}
 
 
 def test_a_request_of_another_version_is_refused_as_such() -> None:

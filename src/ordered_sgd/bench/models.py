@@ -160,7 +160,7 @@ WORKLOADS: dict[str, Workload] = {
         per_sample,
         F.cross_entropy,
         options={"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}},
-        notes="BatchNorm by name: rows and twopass are not exactly the one-liner's gradient, and auto stays dense",
+        notes="with BatchNorm rows, which auto runs, and twopass are not exactly the one-liner's gradient",
     ),
     "preact-resnet18-gn": _classifier(lambda: PreActResNet18(norm="group"), images(3, 32)),
     "vit": _classifier(ViT, images(3, 32)),

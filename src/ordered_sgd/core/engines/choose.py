@@ -25,7 +25,10 @@ ROWS_FROM = 1e8
 
 
 class AutoEngine:
-    """The engine that suits the model: plain when q keeps all, rows when that is exact and pays, else dense.
+    """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
+
+    With BatchNorm in training rows takes the statistics of the whole batch: not the one-liner's gradient, but in
+    RESULTS.md its test error.
 
     Parameters
     ----------
@@ -62,16 +65,21 @@ class AutoEngine:
     def decide(self, operations: int) -> None:
         """Settle on an engine by the floating-point operations of a step."""
         self.operations = operations
-        if any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules()):
-            self.why = "BatchNorm in training couples the samples"
+        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
+        if any(isinstance(module, nn.SyncBatchNorm) for module in norms):
+            self.why = "SyncBatchNorm in training couples the samples of all ranks"
         elif operations < ROWS_FROM and self.why is None:
             self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
-        self._chosen = self.dense
-        if self.why is None:
-            self._chosen = make_engine(
-                "rows", self.model, self.score, {"verify_every": self._verify_every}, self.dense.parallel
-            )
-        log.info("engine auto runs %s: %s", "dense" if self.why else "rows", self.why or f"{operations:.0e} operations")
+        if self.why is not None:
+            self._chosen = self.dense
+            log.info("engine auto runs dense: %s", self.why)
+            return
+        options: dict[str, Any] = {"verify_every": self._verify_every}
+        if norms:
+            options["batchnorm"] = "full-batch"
+            self.why = "BatchNorm has the statistics of the whole batch, and its backward those of the kept samples"
+        self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
+        log.info("engine auto runs rows: %s", self.why or f"{operations:.0e} operations")
 
 
 class _Operations(TorchDispatchMode):
