@@ -120,3 +120,16 @@ def test_a_report_has_a_section_for_each_request_figure_2_and_the_reruns() -> No
     text = markdown(parts, "Results")
     assert "| semeion-logistic | ordered | 9.31 (0.42) |" in text
     assert "None" not in text
+
+
+def test_engines_are_held_against_plain_sgd_and_against_the_dense_gradient() -> None:
+    sentences, lines, _ = shown(Request("batchnorm", (), trials=2))
+    of = [sentence.partition(": ")[2] for sentence in sentences]
+    assert [(text.split(" is ")[0], "ordered dense:" in text) for text in of] == [
+        ("ordered dense", False),
+        ("ordered rows", False),
+        ("ordered twopass", False),
+        ("ordered rows", True),
+        ("ordered twopass", True),
+    ]
+    assert [line["method"] for line in lines] == ["sgd", "ordered dense", "ordered rows", "ordered twopass"]

@@ -8,15 +8,16 @@ import numpy as np
 from ordered_sgd.experiments.compare import Arm, Difference, paired
 
 
-def summary(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+def summary(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, Any]]:
     """One row of numbers per arm; the first arm is what the others are compared with. None where there is no number.
 
-    Errors are in percent, times in seconds, standard deviations with ddof = 0 as in the paper's scripts.
+    Errors are in percent, times in seconds (of training steps; ``clock="cpu_seconds"``: of the processor), standard
+    deviations with ddof = 0 as in the paper's scripts.
     """
-    return [_row(arm, arms[0]) for arm in arms]
+    return [_row(arm, arms[0], clock) for arm in arms]
 
 
-def _row(arm: Arm, plain: Arm) -> dict[str, Any]:
+def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
     error, epochs = arm.last("test_error"), np.array([len(run.rows) for run in arm.runs])
     difference, before = paired(error, plain.last("test_error")), _mean(plain.last("test_error"))
     samples = arm.total("samples")
@@ -34,9 +35,9 @@ def _row(arm: Arm, plain: Arm) -> dict[str, Any]:
         "cross_entropy": _mean(arm.last("test_cross_entropy")),
         "cross_entropy_scaled": _mean(arm.last("test_cross_entropy_scaled")),
         "calibration_error": _mean(arm.last("calibration_error")),
-        "seconds_per_epoch": _mean(arm.total("seconds") / epochs),
-        "seconds_to_error": _mean(seconds_to(arm, plain)),
-        "reached": int(np.isfinite(seconds_to(arm, plain)).sum()),
+        "seconds_per_epoch": _mean(arm.total(clock) / epochs),
+        "seconds_to_error": _mean(seconds_to(arm, plain, clock)),
+        "reached": int(np.isfinite(seconds_to(arm, plain, clock)).sum()),
         "backpropagated": float(np.sum(arm.total("backpropagated")) / np.sum(samples)) if samples.sum() else None,
     }
     return {name: _plain(value) for name, value in row.items()}
@@ -93,8 +94,8 @@ def _in_error_and_time(arm: Arm, plain: Arm) -> str:
     return f"{arm.name} is {in_words(difference)} {plain.name}: {error}; {time}."
 
 
-def comparison_table(arms: Sequence[Arm]) -> list[dict[str, str]]:
-    """The numbers of all arms as text: error, cross-entropy, calibration and time."""
+def comparison_table(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, str]]:
+    """The numbers of all arms as text: error, cross-entropy, calibration and time by a clock of `summary`."""
     return [
         {
             "method": row["method"],
@@ -107,7 +108,7 @@ def comparison_table(arms: Sequence[Arm]) -> list[dict[str, str]]:
             "s per epoch": _number(row["seconds_per_epoch"]),
             "s to SGD's error": f"{_number(row['seconds_to_error'])} ({row['reached']}/{row['seeds']})",
         }
-        for row in summary(arms)
+        for row in summary(arms, clock)
     ]
 
 

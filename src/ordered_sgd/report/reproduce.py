@@ -14,7 +14,7 @@ from ordered_sgd.report.compare import against_first, comparison_table, in_words
 def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
     """What an exhibit says, in sentences."""
     if shown.compared:
-        return [f"{one.row.id}: {sentence}" for one in results for sentence in against_first(one.arms)]
+        return [f"{one.row.id}: {sentence}" for one in results for sentence in _by_engine(one.arms)]
     if shown.crossed:
         return _best_of_grid(results, shown.number)
     return [verdict(one, shown.number) for one in results]
@@ -23,10 +23,17 @@ def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
 def table(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]:
     """The numbers of an exhibit as text."""
     if shown.compared:
-        return [{"row": _name(one), **line} for one in results for line in comparison_table(one.arms)]
+        rows = [(one, line) for one in results for line in comparison_table(one.arms, "cpu_seconds")]
+        return [{"row": _name(one), **line} for one, line in rows]
     if shown.crossed:
         return [_side_by_side(one, shown.number) for one in results]
     return [line for one in results for line in _lines(one, shown.number)]
+
+
+def _by_engine(arms: Sequence[Arm]) -> list[str]:
+    """All arms against plain SGD, and the other ordered ones against the dense gradient."""
+    ordered = [arm for arm in arms[1:] if arm.name.startswith("ordered")]
+    return [*against_first(arms), *against_first(ordered)]
 
 
 def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:

@@ -10,6 +10,10 @@ WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
 WHOLE_EPOCHS = 12
 BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 8, 0.125
 _ONLINE = "Training accuracy is counted while training: there is no second pass over the data."
+_CLOCK = (
+    "Time is that of the processor in training steps, with one thread; on a machine that does nothing else it is the "
+    "time that passes."
+)
 
 
 def whole_training(protocol: Protocol) -> Exhibit:
@@ -24,8 +28,7 @@ def whole_training(protocol: Protocol) -> Exhibit:
         rows.append(RecipeRow(name, problem.title, arms, controls=("ordered rows",), shrunk=shrunk))
     notes = (
         f"{WHOLE_EPOCHS} epochs, the rate divided by 10 from epoch 10 on. {_ONLINE}",
-        "Time is that of the processor in training steps, with one thread; on a machine that does nothing else it is "
-        "the time that passes.",
+        _CLOCK,
         "The random control scores all samples as well, to be comparable; by itself it could do without.",
     )
     return Exhibit("whole-training", "Whole trainings by engine", "test_error", tuple(rows), compared=True, notes=notes)
@@ -47,6 +50,7 @@ def batchnorm(protocol: Protocol) -> Exhibit:
         "samples; twopass takes the statistics of the kept samples.",
         "q falls from s to s/4 by the calendar: so short a training does not reach the accuracies of the paper's rule; "
         "rate 0.05, a tenth from epoch 7 on.",
+        _CLOCK,
     )
     return Exhibit("batchnorm", "Engines and BatchNorm", "test_error", (row,), compared=True, notes=notes)
 
