@@ -135,12 +135,12 @@ def measure_message(*, s: int = 64, rounds: int = 11) -> Constants:
 def constants(seconds: dict[int, float]) -> Constants:
     """The straight line through the seconds of a short and a long message, given by their bytes.
 
-    >>> constants({100: 2e-4, 1_000_100: 1.2e-3})
-    Constants(latency=0.0001999, seconds_per_byte=1e-09)
+    >>> constants({2: 4.0, 10: 6.0})
+    Constants(latency=3.5, seconds_per_byte=0.25)
     """
     (short, quick), (long, slow) = sorted(seconds.items())
     each = max(0.0, (slow - quick) / (long - short))
-    return Constants(round(quick - each * short, 12), each)
+    return Constants(quick - each * short, each)
 
 
 def predict(model: str, ranks: int, *, s: int, step: float, choosing: float, network: Constants) -> Prediction:

@@ -114,6 +114,7 @@ def test_a_killed_worker_is_replaced_and_every_epoch_is_recorded_once(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_again_forgets_the_earlier_run_once(tmp_path: Path) -> None:
     records, spec = Records(tmp_path), SPECS[0].but(epochs=2)
@@ -125,6 +126,7 @@ def test_again_forgets_the_earlier_run_once(tmp_path: Path) -> None:
     assert first != second == third
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="size must be at least 16"), RayTasks(Records(tmp_path)) as run_all:
