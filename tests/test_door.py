@@ -47,6 +47,7 @@ def test_type_checkers_see_the_names_of_the_table() -> None:
     assert {name for name, module in seen.items() if module is None} == set(ordered_sgd._MODULES)
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_what_the_names_are(tmp_path: Path) -> None:
     script = tmp_path / "user.py"
     script.write_text(

@@ -61,7 +61,9 @@ def timeless(row: Any) -> str:
     return repr({**vars(row), "seconds": 0, "cpu_seconds": 0})
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "dropout and rows")) for name in SPECS]
+)
 def test_stopped_anywhere_and_resumed_it_ends_in_the_same_bits(name: str, tmp_path: Path) -> None:
     spec = SPECS[name]
     expected, rows = trained(spec)

@@ -223,6 +223,7 @@ def test_records_that_no_longer_fit_on_the_disk(work: Path, home: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_workers_whose_records_no_longer_fit_on_the_disk(work: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     Records(home).ask({})  # four runs are left, so that workers make them

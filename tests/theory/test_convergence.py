@@ -293,6 +293,7 @@ def test_the_gradient_of_the_tanh_network_is_the_slope_of_its_risk():
     np.testing.assert_allclose(network.risk(theta)[1], slopes, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_envelope_gradient_of_an_ordered_tanh_network_lies_under_the_bound_and_decays():
     network, rng = TanhNetwork(), np.random.default_rng(0)
     rho, G1 = tanh_network_weak_convexity(1.0, OUTPUT_BOUND), tanh_network_lipschitz(1.0, HIDDEN, OUTPUT_BOUND)

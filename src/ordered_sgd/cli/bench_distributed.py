@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ordered_sgd.cli.options import Counts, Q, json_option, show, write
+from ordered_sgd.cli.options import Counts, Q, json_option, show_record, write
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
 RANKS = (2, 8, 64, 1024)  # for which the cost is computed: the first can be held against what was measured
@@ -60,13 +60,9 @@ def distributed(
             raise ArgumentError(message("osgd bench", option, "be positive", value, remedy))
     record = _measured(names, s=s, q=q, ranks=ranks, rounds=rounds, latency=latency, bandwidth=bandwidth)
     write(out, json.dumps(record, indent=1) + "\n")
-    if as_json:
-        click.echo(json.dumps(record, indent=1))
-    else:
-        from ordered_sgd.report.distributed_bench import distributed_bench_tables
+    from ordered_sgd.report.distributed_bench import distributed_bench_tables
 
-        for title, rows in distributed_bench_tables(record).items():
-            show(rows, title=title, as_json=False)
+    show_record(record, distributed_bench_tables, as_json)
     click.echo(f"written: {out}", err=True)
 
 

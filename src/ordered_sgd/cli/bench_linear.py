@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ordered_sgd.cli.options import json_option, show, write
+from ordered_sgd.cli.options import json_option, show_record, write
 from ordered_sgd.errors import check_choice
 
 
@@ -51,9 +51,5 @@ def linear(parts: str | None, rounds: int, target: float, out: Path, as_json: bo
         click.echo("measuring: errors", err=True)
         record["reached"] = [asdict(row) for row in measure_errors(target)]
         write(out, json.dumps(record, indent=1) + "\n")
-    if as_json:
-        click.echo(json.dumps(record, indent=1))
-    else:
-        for title, rows in linear_bench_tables(record).items():
-            show(rows, title=title, as_json=False)
+    show_record(record, linear_bench_tables, as_json)
     click.echo(f"written: {out}", err=True)

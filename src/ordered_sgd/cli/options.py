@@ -71,6 +71,17 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
     Console().print(table)
 
 
+def show_record(
+    record: Mapping[str, Any], tables: Callable[[Any], Mapping[str, Sequence[Mapping[str, Any]]]], as_json: bool
+) -> None:
+    """Print a record as JSON, or as the tables, by title, that are made of it."""
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+        return
+    for title, rows in tables(record).items():
+        show(rows, title=title, as_json=False)
+
+
 def write(path: Path, text: str) -> Path:
     """Write a text file, its folder made if it is missing."""
     try:
