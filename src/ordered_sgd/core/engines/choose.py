@@ -27,8 +27,8 @@ ROWS_FROM = 1e8
 class AutoEngine:
     """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
 
-    With BatchNorm in training rows takes the statistics of the whole batch: not the one-liner's gradient, but in
-    RESULTS.md its test error.
+    With BatchNorm in training rows takes the statistics of the whole batch: not the one-liner's gradient, though its
+    test error is not clearly another one in RESULTS.md.
 
     Parameters
     ----------
