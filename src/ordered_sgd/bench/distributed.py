@@ -22,7 +22,7 @@ from torch import nn
 from ordered_sgd.bench.baselines import new_optimizer, sgd_step
 from ordered_sgd.bench.models import WORKLOADS
 from ordered_sgd.bench.ranks import on_ranks
-from ordered_sgd.bench.timing import Timing, interleave
+from ordered_sgd.bench.timing import Timing, interleave, threads_of_torch
 from ordered_sgd.core.distributed import HEAD, gather, unpack
 from ordered_sgd.core.selection import top_rows
 from ordered_sgd.core.step import OrderedStep
@@ -176,12 +176,8 @@ def choosing_seconds(ranks: int, *, s: int = 64, q: float = 0.25, rounds: int = 
         joined.losses.sum().item()  # whether they are finite
         return joined.mine(top_rows(joined.losses, kept))
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads_of_torch(1):
         return interleave({"choose": choose}, rounds=rounds, inner=10)["choose"].median
-    finally:
-        torch.set_num_threads(before)
 
 
 def time_steps(model: str, *, s: int, q: int, rounds: int) -> dict[str, Timing]:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as Samples
 
 from ordered_sgd.bench.baselines import new_optimizer, sgd_step
 from ordered_sgd.bench.models import WORKLOADS
-from ordered_sgd.bench.timing import Timing, every, interleave
+from ordered_sgd.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.data.dataset import Dataset
 from ordered_sgd.data.protocol import Recipe
 from ordered_sgd.data.source import BatchSource
@@ -127,17 +127,13 @@ def measure_feed(
     >>> [row.row for row in rows]
     ['source', 'dataloader', 'source crop flip', 'dataloader pil crop flip']
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads_of_torch(threads):
         for shape in shapes:
             calls: dict[str, Callable[[], object]] = {name: feed.__next__ for name, feed in _feeds(shape, s, n).items()}
             if shape == "mnist":
                 calls[LENET] = _lenet_step(s)
             seconds = interleave({**calls, "tick": every(inner, tick)}, rounds=rounds, warmup=warmup, inner=inner)
             yield [_row(shape, name, s, seconds) for name in calls]
-    finally:
-        torch.set_num_threads(before)
 
 
 def _feeds(shape: str, s: int, n: int | None) -> dict[str, Iterator[Any]]:

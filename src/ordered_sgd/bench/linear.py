@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from ordered_sgd.bench.timing import Timing, measurements, summary
+from ordered_sgd.bench.timing import Timing, measurements, summary, threads_of_torch
 from ordered_sgd.data import load
 from ordered_sgd.linear import OrderedLinearSVC, OrderedLogisticRegression, OrderedRegressor
 from ordered_sgd.linear.intrinsics import compiled
@@ -46,17 +46,11 @@ def epoch_seconds(subjects: Mapping[str, Subject], *, rounds: int = 7) -> dict[s
     ends = [(name, epochs) for name, subject in subjects.items() for epochs in (subject.short, subject.long)]
     calls = {f"{name} {epochs}": lambda name=name, epochs=epochs: subjects[name].run(epochs) for name, epochs in ends}
     seconds = measurements(calls, rounds=rounds)
-    return {
-        name: summary(
-            [
-                (long - short) / (subject.long - subject.short)
-                for short, long in zip(
-                    seconds[f"{name} {subject.short}"], seconds[f"{name} {subject.long}"], strict=True
-                )
-            ]
-        )
-        for name, subject in subjects.items()
-    }
+    found = {}
+    for name, subject in subjects.items():
+        pairs = zip(seconds[f"{name} {subject.short}"], seconds[f"{name} {subject.long}"], strict=True)
+        found[name] = summary([(long - short) / (subject.long - subject.short) for short, long in pairs])
+    return found
 
 
 def dense_subjects(X: NDArray[np.uint8], y: Array) -> dict[str, Subject]:
@@ -240,13 +234,8 @@ def _mnist(split: Literal["train", "test"]) -> tuple[NDArray[np.uint8], Array]:
 def _one_thread() -> Iterator[None]:
     from threadpoolctl import threadpool_limits
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with threads_of_torch(1), threadpool_limits(1):
+        yield
 
 
 def _ours(kind: Any, X: Any, y: Array, **options: Any) -> Callable[[int], object]:

@@ -21,7 +21,7 @@ import torch
 from ordered_sgd.bench.models import WORKLOADS
 from ordered_sgd.bench.probe import Probe, probe_apart
 from ordered_sgd.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
-from ordered_sgd.bench.timing import Timing, every, interleave
+from ordered_sgd.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.core.step import ENGINES
 
 LIMIT_A, LIMIT_B = "limit-a", "limit-b"
@@ -130,22 +130,18 @@ def measure(
     >>> next(row.speedup for row in column if row.row == "sgd")
     1.0
     """
-    before = torch.get_num_threads()
     probes: dict[tuple[str, str, int], Probe] = {}
-    try:
-        for threads in plan.threads:
-            for model in plan.models:
-                qs = [q for q in plan.qs if (model, threads, q) not in known]
-                if not qs:
-                    continue
-                torch.set_num_threads(threads)
+    for threads in plan.threads:
+        for model in plan.models:
+            qs = [q for q in plan.qs if (model, threads, q) not in known]
+            if not qs:
+                continue
+            with threads_of_torch(threads):
                 _forget_compiled()
                 subjects = Subjects(WORKLOADS[model], s=plan.s)
                 for q in qs:
                     found = _probes(plan, probes, model, q, tick) if plan.probe else {}
                     yield _column(plan, model, subjects, q, found, tick)
-    finally:
-        torch.set_num_threads(before)
 
 
 def machine() -> dict[str, Any]:

@@ -3,8 +3,11 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,17 @@ def measurements(
         if gc_was_on:
             gc.enable()
     return seconds
+
+
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """A block in which torch computes with so many threads; then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def every(n: int, call: Callable[[], object]) -> Callable[[], None]:

@@ -175,18 +175,15 @@ def _speed() -> float:
     """Floating-point operations per second that a small LeNet reaches here, on one thread."""
     import torch
 
+    from ordered_sgd.bench.timing import threads_of_torch
     from ordered_sgd.experiments.recipes.work import BACKWARD, forward_flops
     from ordered_sgd.models import LeNet
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads_of_torch(1):
         model, x = LeNet(), torch.randn(64, 1, 28, 28).to(memory_format=torch.channels_last)
         seconds = []
         for _ in range(5):
             start = time.perf_counter()
             model(x).sum().backward()
             seconds.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(before)
     return 64 * (1 + BACKWARD) * forward_flops("lenet", (), (1, 28, 28), 10) / min(seconds)
