@@ -32,6 +32,10 @@ class RecordError(OrderedSGDError):
     """A record or a checkpoint cannot be read or written; what was recorded before is still there."""
 
 
+class TrapWarning(UserWarning):
+    """Something is allowed, and known to go wrong; silence it with ``warnings.simplefilter("ignore", TrapWarning)``."""
+
+
 class MissingExtraError(OrderedSGDError, ImportError):
     """A package of an extra is not installed."""
 
@@ -45,13 +49,13 @@ def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
     return f"{where}: {name} must {rule}; got {got}. {remedy}"
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's that led here: the innermost one outside this package and torch."""
     frame, level = sys._getframe(1), 2
     ours = ("ordered_sgd", "torch", "None")
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ours:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def require(module: str, *, extra: str, where: str) -> ModuleType:

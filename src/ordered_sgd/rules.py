@@ -81,8 +81,16 @@ def resolve_q(q: float, s: int, where: str = "resolve_q") -> int:
     checked = check_q(q, where)
     if isinstance(checked, int):
         return min(checked, s)
-    # 0.29 * 100 is 28.999... in floating point, and 29 is meant.
-    return min(s, max(1, math.floor(checked * s * (1 + 1e-12))))
+    return min(s, max(1, floor_share(checked, s)))
+
+
+def floor_share(share: float, s: int) -> int:
+    """A share of s, rounded down.
+
+    >>> floor_share(0.29, 100)  # 28.999... in floating point, and 29 is meant
+    29
+    """
+    return math.floor(share * s * (1 + 1e-12))
 
 
 def _at_least(q_min: int, q: int, s: int) -> int:

@@ -29,13 +29,21 @@ if TYPE_CHECKING:
     default=None,
     help="Exported records (CSV) in place of your own: all that RESULTS.md shows.",
 )
+@click.option(
+    "--page",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="Also into a Markdown page, between marks such as <!-- label-noise --> and <!-- /label-noise -->.",
+)
 @json_option
-def command(out: Path, document: Path | None, figures: Path | None, exported: Path | None, as_json: bool) -> None:
+def command(
+    out: Path, document: Path | None, figures: Path | None, exported: Path | None, page: Path | None, as_json: bool
+) -> None:
     """Everything that was recorded, as one HTML page that needs no network.
 
     A section for every comparison and every table or figure of the paper that was run, in the order of the commands.
     """
-    from ordered_sgd.report.exhibits import markdown, results_sections
+    from ordered_sgd.report.exhibits import filled, markdown, results_sections
     from ordered_sgd.report.figures import save
     from ordered_sgd.report.page import report_page
 
@@ -43,6 +51,11 @@ def command(out: Path, document: Path | None, figures: Path | None, exported: Pa
     written = [write(out, report_page(parts))]
     if document is not None:
         written.append(write(document, markdown(parts, "Results")))
+    if page is not None:
+        text, drawn = filled(page.read_text(), parts)
+        written.append(write(page, text))
+        for name, figure in drawn.items():
+            written += save(figure, page.with_name(name), (".svg",))
     if figures is not None:
         for number, part in enumerate(parts, 1):
             for place, figure in enumerate(part.figures.values(), 1):

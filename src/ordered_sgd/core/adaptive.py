@@ -5,8 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ordered_sgd.core.traps import warn_of_idle_rule
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import Observed, Rule, check_q, resolve_q
+
+_CURVE_POINTS = 4096  # of the curve of loss shares: a batch may be millions of pixels
 
 
 class AdaptiveQ:
@@ -32,6 +35,7 @@ class AdaptiveQ:
         self.s = 0
         self.epoch = 0
         self._last: Observed | None = None
+        self._accuracies: list[float] = []  # of every epoch that ended here
         self._forget_epoch()
 
     def _forget_epoch(self) -> None:
@@ -76,17 +80,33 @@ class AdaptiveQ:
         """Whether the rule wants to know how many answers are right."""
         return self.rule is not None and self.rule.needs == "accuracy"
 
-    def observe(self, losses: Tensor, correct: Tensor | None) -> None:
-        """Add a batch (detached losses; the number of right answers, if it can be counted) to the epoch's sums."""
+    def level(self, s: int) -> float:
+        """The q for a batch of which only some may be valid: a count if q was given as one, else a share."""
+        if self.fixed is not None:
+            return self.fixed
+        s = max(s, self.s)
+        return float(self.q_for(s) / s)
+
+    def observe(
+        self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
+    ) -> None:
+        """Add a batch to the epoch's sums.
+
+        Detached losses (m,), and which are valid; the number of right answers, if it can be counted, and of how many,
+        if not one for each loss.
+        """
         need = None if self.rule is None else self.rule.needs
         if need == "accuracy" and correct is not None:
             self._correct = _add(self._correct, correct)
-            self._counted = _add(self._counted, torch.full_like(correct, losses.shape[0]))
+            self._counted = _add(
+                self._counted, torch.full_like(correct, losses.shape[0]) if counted is None else counted
+            )
         if need == "loss_share":
-            curve, weight = _share_curve(losses, self.s)
+            points = min(self.s, _CURVE_POINTS)
+            curve, weight = _share_curve(losses, points, valid)
             before = self._curve
-            if before is not None and before.shape[0] != self.s:
-                before = _stretch(before, self.s)
+            if before is not None and before.shape[0] != points:
+                before = _stretch(before, points)
             self._curve = _add(before, curve)
             self._weight = _add(self._weight, weight)
 
@@ -100,6 +120,9 @@ class AdaptiveQ:
             observed = Observed(self.epoch + 1, self._accuracy(accuracy, where), self._loss_share())
             self.q = self._checked(self.rule.next_q(self.q, self.s, observed), self.s)
             self._last = observed
+            self._accuracies.append(observed.accuracy or 0.0)
+            if self.q == self.s:
+                warn_of_idle_rule(self.where, self.rule, self._accuracies)
         self.epoch += 1
         self._forget_epoch()
         return self.q
@@ -144,23 +167,26 @@ def _add(total: Tensor | None, new: Tensor) -> Tensor:
     return new.clone() if total is None else total.to(new.device) + new
 
 
-def _share_curve(losses: Tensor, s: int) -> tuple[Tensor, Tensor]:
+def _share_curve(losses: Tensor, s: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """The share of the loss carried by the 1, 2, ..., s largest and the batch's size, by which the share is weighted.
 
-    Both are 0 for a batch that is not finite.
+    Both are 0 for a batch that is not finite, or has nothing valid.
     """
-    carried = losses.float().clamp(min=0).sort(descending=True).values.cumsum(0)
+    losses = losses.float().clamp(min=0)
+    carried = (losses if valid is None else losses.masked_fill(~valid, 0)).sort(descending=True).values.cumsum(0)
     total = carried[-1]
-    weight = torch.where(total.isfinite(), float(losses.shape[0]), 0.0)
+    size = torch.tensor(losses.shape[0], device=losses.device) if valid is None else valid.sum()
+    weight = torch.where(total.isfinite(), size.float(), 0.0)
     # a batch without any loss is carried by its first sample
     curve = torch.where(total > 0, carried / total, torch.ones_like(carried))
-    return _stretch(torch.where(weight > 0, curve * weight, torch.zeros_like(curve)), s), weight
+    curve = torch.where(weight > 0, curve * weight, torch.zeros_like(curve))
+    return _stretch(curve, s, None if valid is None else size), weight
 
 
-def _stretch(curve: Tensor, s: int) -> Tensor:
-    """The curve of a smaller batch read at j/s for j = 1 ... s."""
-    size = curve.shape[0]
-    if size == s:
+def _stretch(curve: Tensor, s: int, size: "Tensor | int | None" = None) -> Tensor:
+    """The curve of a batch of another size (None: all of the curve) read at j/s for j = 1 ... s."""
+    if size is None and curve.shape[0] == s:
         return curve
     j = torch.arange(1, s + 1, device=curve.device)
-    return curve[(j * size + s - 1) // s - 1]
+    size = curve.shape[0] if size is None else size
+    return curve[((j * size + s - 1) // s - 1).clamp(min=0)]

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ordered_sgd.core.selection import mean_of_rows, row_weights, top_rows, widen
+from ordered_sgd.core.selection import mean_of_rows, row_weights, widen
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.rules import resolve_q
 
 # How many losses a rank sends: the most that a rank of the group has had so far. All ranks learn it from the same
 # messages, so that they agree about the size of the next one without asking.
@@ -48,7 +47,9 @@ class Joined:
         return rows[(rows >= start) & (rows < start + self.sizes[self.rank])] - start
 
 
-def join(losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", where: str) -> Joined:
+def join(
+    losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", where: str, *, empty: bool = False
+) -> Joined:
     """The losses of all ranks, and the number of right answers: one collective, two when a rank has more than ever.
 
     Parameters
@@ -61,13 +62,15 @@ def join(losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", whe
         The ranks: all of them call this together.
     where
         Whom an error message speaks of.
+    empty
+        Whether all ranks together may have none.
     """
     values, room = widen(losses.detach()), _ROOM.get(group, 0)
     joined = unpack(gather(_packed(values, correct, room), group), group.rank())
     if max(joined.sizes) > room:
         room = _ROOM[group] = max(joined.sizes)
         joined = unpack(gather(_packed(values, correct, room), group), group.rank())
-    if not any(joined.sizes):
+    if not any(joined.sizes) and not empty:
         remedy = "Skip batches that are empty on every rank."
         raise ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
     return joined
@@ -83,22 +86,25 @@ def unpack(received: Tensor, rank: int) -> Joined:
     return Joined(losses.flatten(), tuple(sizes), rank, total)
 
 
-def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined) -> Tensor:
+def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined, *, trim: float = 0, mix: float = 0.0) -> Tensor:
     """Mean of the chosen losses of all ranks, with a gradient for those of this rank.
 
     Data-parallel training averages gradients over ranks, so that of a kept loss is (number of ranks) / q: the average
     is then the gradient of one process on the joined batch. A rank without a kept sample gets zeros, with a graph.
+    `mix` of the mean of all is mixed in; if some were trimmed, a NaN among them still makes the mean NaN.
     """
-    weights = row_weights(losses.detach(), joined.mine(rows), rows.shape[0] / len(joined.sizes))
-    value: Tensor = _WithGradient.apply(losses, weights, mean_of_rows(joined.losses, rows))  # type: ignore[no-untyped-call]
-    return value
-
-
-def ordered_mean_over_ranks(losses: Tensor, q: float, group: "dist.ProcessGroup") -> Tensor:
-    """Mean of the q largest losses of all ranks; see :func:`ordered_sgd.ordered_mean`."""
-    joined = join(losses, None, check_group(group, "ordered_mean"), "ordered_mean")
-    q = resolve_q(q, joined.losses.shape[0], "ordered_mean")
-    return mean_over_ranks(losses, top_rows(joined.losses, q), joined)
+    if not any(joined.sizes):
+        return widen(losses).sum()
+    ranks = len(joined.sizes)
+    weights = row_weights(losses.detach(), joined.mine(rows), rows.shape[0] / ranks)
+    value = mean_of_rows(joined.losses, rows)
+    if mix:
+        weights = (1 - mix) * weights + mix * ranks / joined.losses.shape[0]
+        value = (1 - mix) * value + mix * joined.losses.mean()
+    if trim:
+        value = torch.where(joined.losses.isnan().any(), torch.nan, value)
+    with_gradient: Tensor = _WithGradient.apply(losses, weights, value)  # type: ignore[no-untyped-call]
+    return with_gradient
 
 
 class _WithGradient(torch.autograd.Function):

@@ -1,18 +1,35 @@
 """Any per-sample criterion, reduced by its q largest losses."""
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ordered_sgd.core.adaptive import AdaptiveQ
-from ordered_sgd.core.selection import check_losses, mean, mean_of_rows, random_rows, top_rows
+from ordered_sgd.core.checks import (
+    ONE_LOSS_EACH,
+    check_returned,
+    count_correct,
+    ignore_index,
+    not_ignored,
+    refuse_reduced,
+)
+from ordered_sgd.core.selection import mean, mean_of_rows, random_rows, top_rows
+from ordered_sgd.core.traps import warn_of_small_q, warn_of_weights
+from ordered_sgd.core.units import (
+    Unit,
+    Within,
+    as_units,
+    check_mask,
+    check_mixture,
+    check_unit,
+    mean_of_units,
+    mixed,
+    trimmed,
+)
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.rules import Rule
+from ordered_sgd.rules import Rule, resolve_q
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -26,15 +43,25 @@ class OrderedLoss(nn.Module):
     Parameters
     ----------
     criterion
-        Module or function that returns one loss per sample: build it with ``reduction="none"``.
+        Module or function that returns one loss per sample, or per element: build it with ``reduction="none"``. Targets
+        equal to its `ignore_index` are never kept and never counted.
     q
         A count, or a share of each batch in (0, 1].
     rule
-        How q moves over training, in place of `q`; call :meth:`end_epoch` once per epoch.
+        How q moves over training, in place of `q`; call :meth:`end_epoch` once per epoch. Where only a part of a batch
+        is valid, or what is ordered is not samples, q is taken as a share.
     selection
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
     generator
         Source of the random selection, on the CPU; one with seed 0 when not given.
+    unit, within
+        What is ordered, and whether in each sample or over the batch; see :func:`ordered_sgd.ordered_mean`.
+    trim, trim_epochs
+        Drop this many of the largest losses first, a count or a share of the batch, growing from none in the first
+        epoch to all of it after `trim_epochs` of them (:meth:`end_epoch` counts them; 0: from the first step). Dropped
+        before anything is learned, the largest losses are not the wrong labels.
+    mix, cap
+        Mix in so much of the plain mean; count a loss above the cap as the cap, without a gradient.
     group
         Keep the q largest of all ranks of this process group instead of each rank's own; see
         :func:`ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
@@ -47,6 +74,11 @@ class OrderedLoss(nn.Module):
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> round(loss_fn(logits, torch.tensor([0, 0])).item(), 4)
     2.1269
+    >>> pixels = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=255), q=0.25, unit="pixel")
+    >>> scores, labels = torch.zeros(2, 3, 8, 8), torch.zeros(2, 8, 8, dtype=torch.int64)
+    >>> labels[:, :4] = 255  # of 128 pixels 64 count, of which 16 are kept
+    >>> round(pixels(scores, labels).item(), 4)  # log 3
+    1.0986
     """
 
     def __init__(
@@ -57,88 +89,152 @@ class OrderedLoss(nn.Module):
         rule: Rule | None = None,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
+        unit: Unit = "sample",
+        within: Within = "batch",
+        trim: float = 0,
+        trim_epochs: int = 5,
+        mix: float = 0.0,
+        cap: float | None = None,
         group: "ProcessGroup | None" = None,
         _where: str = "OrderedLoss",  # whose arguments error messages speak of
     ) -> None:
         super().__init__()
         self._where = _where
         self._adaptive = AdaptiveQ(q, rule, _where)
+        if isinstance(criterion, OrderedLoss):
+            remedy = "Pass the criterion that it wraps."
+            raise ArgumentError(message(_where, "criterion", ONE_LOSS_EACH, "an OrderedLoss", remedy))
         refuse_reduced(criterion, _where)
         check_choice(_where, "selection", selection, ("top", "random"))
+        check_unit(unit, within, group, _where)
+        check_mixture(trim, mix, cap, _where, trim_epochs)
         self.criterion = criterion
         self.selection = selection
         self.generator = generator or torch.Generator().manual_seed(0)
+        self.unit = unit
+        self.within = within
+        self.trim = trim
+        self.trim_epochs = trim_epochs
+        self.mix = mix
+        self.cap = cap
         self.group = group
+        self._ignored = ignore_index(criterion)
+        if selection == "top":
+            warn_of_weights(_where, criterion)
         if group is not None:
             from ordered_sgd.core.distributed import check_group  # only those who train on several ranks load it
 
             check_group(group, _where)
 
-    def forward(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
+    def forward(
+        self,
+        *args: Any,
+        sample_weight: Tensor | None = None,
+        mask: Tensor | None = None,
+        ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
         """The ordered loss of a batch; `args` go to the criterion, usually outputs and targets.
 
-        `sample_weight`, shape (s,), multiplies the losses before they are ordered. Batches seen without gradients
-        do not count towards the rule: validation does not move q. For the plain mean there, call ``loss_fn.eval()``
-        (and ``loss_fn.train()`` after it), as for the model.
+        `sample_weight`, shape (s,), or that of the losses, multiplies the losses before they are ordered. `mask`, of
+        the shape of the losses, is true where an element counts, and `ids` number the groups of ``unit="group"``.
+        Batches seen without gradients do not count towards the rule: validation does not move q. For the plain mean
+        there, call ``loss_fn.eval()`` (and ``loss_fn.train()`` after it), as for the model.
         """
-        losses = self.per_sample(*args, sample_weight=sample_weight, **kwargs)
+        losses = self._losses(args, kwargs, sample_weight)
+        valid = not_ignored(losses, self._ignored, args, kwargs)
+        if mask is not None:
+            given = check_mask(losses, mask, self._where)
+            valid = given if valid is None else valid & given
+        values, units = self._units(losses, valid, ids)
         if not self.training:
-            return mean(losses)
+            return mean(values) if units is None else mean_of_units(values, units, 1.0, where=self._where)
+        correct = count_correct(*args, *kwargs.values(), valid=valid)
         if self.group is not None:
-            return self._over_ranks(losses, count_correct(*args, *kwargs.values()))
+            mine = values.flatten() if units is None else values[units]
+            return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=units is not None)
+        s = values.shape[1:].numel() if self.within == "sample" else values.numel()
         if torch.is_grad_enabled():
-            self._adaptive.see(losses.shape[0])
-            self._adaptive.observe(losses.detach(), count_correct(*args, *kwargs.values()))
-        return mean_of_rows(losses, self.choose(losses.detach()))
+            self.see(s)
+            self._adaptive.observe(
+                values.detach().flatten(),
+                correct,
+                None if valid is None else valid.sum(),
+                None if units is None else units.flatten(),
+            )
+        if units is None and self.unit == "sample":
+            return mixed(mean_of_rows(values, self.choose(values.detach())), values, self._trim_now, self.mix)
+        draw = self._draw if self.selection == "random" else None
+        q, trim = self._adaptive.level(s), self._trim_now
+        return mean_of_units(
+            values, units, q, within=self.within, trim=trim, mix=self.mix, draw=draw, where=self._where
+        )
 
-    def _over_ranks(self, losses: Tensor, correct: Tensor | None) -> Tensor:
-        """The ordered loss of the batches of all ranks together."""
+    def _over_ranks(self, losses: Tensor, correct: Tensor | None, *, masked: bool) -> Tensor:
+        """The ordered loss of the valid units of all ranks together."""
         from ordered_sgd.core.distributed import join, mean_over_ranks
 
         assert self.group is not None
-        joined = join(losses, correct, self.group, self._where)
-        if torch.is_grad_enabled():
-            self._adaptive.see(joined.losses.shape[0])
+        joined = join(losses, correct, self.group, self._where, empty=masked)
+        s = joined.losses.shape[0]
+        if torch.is_grad_enabled() and s > 0:
+            self.see(s)
             self._adaptive.observe(joined.losses, joined.correct)
-        return mean_over_ranks(losses, self.choose(joined.losses), joined)
+        share = masked or self.unit != "sample"
+        rows = self.choose(joined.losses, resolve_q(self._adaptive.level(s), s, self._where) if share and s else None)
+        return mean_over_ranks(losses, rows, joined, trim=self._trim_now, mix=self.mix)
 
-    def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """The criterion's losses, shape (s,), weighted, not reduced."""
-        losses = self.criterion(*args, **kwargs)
-        remedy = 'Build it with reduction="none".'
-        if isinstance(losses, Tensor) and losses.dim() == 0:
-            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, "a scalar", remedy))
-        if isinstance(losses, Tensor) and losses.dim() == 2 and _broadcast(args):
-            got = f"shape {tuple(losses.shape)} from {tuple(args[0].shape)} and {tuple(args[1].shape)}"
-            advice = "Give outputs and targets the same shape."
-            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, advice))
-        losses = check_losses(losses, self._where, empty=self.group is not None and self.training)
-        inputs = _tensors_of(args, kwargs)
-        # no set of sizes: torch.compile would take the batch size for a constant
-        if inputs and not any(a.shape[0] == losses.shape[0] for a in inputs):
-            got = f"shape {tuple(losses.shape)} for a batch of {inputs[-1].shape[0]}"
-            raise ArgumentError(message(self._where, "criterion", _ONE_LOSS_EACH, got, remedy))
+    def _losses(self, args: tuple[Any, ...], kwargs: dict[str, Any], sample_weight: Tensor | None) -> Tensor:
+        """What the criterion returns, weighted."""
+        losses = check_returned(self.criterion(*args, **kwargs), args, kwargs, self._where)
         if sample_weight is None:
             return losses
-        if sample_weight.shape != losses.shape:
+        if sample_weight.shape == losses.shape[:1]:
+            sample_weight = sample_weight.reshape(-1, *[1] * (losses.dim() - 1))
+        elif sample_weight.shape != losses.shape:
             got = f"shape {tuple(sample_weight.shape)} for {losses.shape[0]} losses"
             advice = "Pass one weight per sample of the batch."
             raise ArgumentError(message(self._where, "sample_weight", "have shape (s,)", got, advice))
         return losses * sample_weight
 
-    def choose(self, losses: Tensor) -> Tensor:
+    def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One loss per unit, capped, and which are valid."""
+        empty = self.group is not None and self.training
+        values, units = as_units(losses, valid, self.unit, ids, self._where, empty=empty)
+        return values if self.cap is None else values.clamp(max=self.cap), units
+
+    def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """The criterion's losses, shape (s,), weighted and capped, not reduced."""
+        return self._units(self._losses(args, kwargs, sample_weight), None, None)[0]
+
+    def choose(self, losses: Tensor, q: int | None = None) -> Tensor:
         """Positions of the samples to keep: line 4 of Algorithm 1, or the random control."""
         s = losses.shape[0]
-        q = self._adaptive.q_for(s)
+        r = trimmed(self._trim_now, s)
+        q = self.q_for(s) if q is None else min(q, s - r)
         if self.selection == "random":
             rows = random_rows(s, q, self.generator)
             if losses.device.type == "cuda" and rows.device.type == "cpu":
                 rows = rows.pin_memory()  # from ordinary memory the copy would wait for the device
             return rows.to(losses.device, non_blocking=True)
-        return top_rows(losses, q)
+        return top_rows(losses, q, r)
+
+    def _draw(self, values: Tensor) -> Tensor:
+        """Random numbers in the place of losses: the largest of them are a random choice."""
+        return torch.rand(values.shape, generator=self.generator).to(values.device)
+
+    @property
+    def _trim_now(self) -> float:
+        """What is trimmed in this epoch."""
+        if self.epoch >= self.trim_epochs:
+            return self.trim
+        now = self.trim * self.epoch / self.trim_epochs
+        return now if isinstance(self.trim, float) else int(now)
 
     def see(self, s: int) -> None:
-        """Tell the rule that a training batch of s came which does not go through `forward`."""
+        """Tell the rule that a training batch of s came; `OrderedStep` does so for its own."""
+        if self._adaptive.s == 0 and self.selection == "top" and self.unit == "sample":
+            warn_of_small_q(self._where, self._adaptive.q_for(s), s)
         self._adaptive.see(s)
 
     def observe(self, losses: Tensor, correct: Tensor | None) -> None:
@@ -147,7 +243,7 @@ class OrderedLoss(nn.Module):
 
     def q_for(self, s: int) -> int:
         """How many samples of a batch of s are kept now; asking changes nothing."""
-        return self._adaptive.q_for(s)
+        return min(self._adaptive.q_for(s), s - trimmed(self._trim_now, s))
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch.
@@ -163,7 +259,7 @@ class OrderedLoss(nn.Module):
     @property
     def keeps_all(self) -> bool:
         """Whether the largest batch so far would be kept whole, or none has come yet."""
-        return self._adaptive.s == 0 or self._adaptive.q_for(self._adaptive.s) >= self._adaptive.s
+        return self._adaptive.s == 0 or self.q_for(self._adaptive.s) >= self._adaptive.s
 
     @property
     def counts_answers(self) -> bool:
@@ -193,74 +289,6 @@ class OrderedLoss(nn.Module):
         """The part of the repr after the criterion."""
         rule = self._adaptive.rule
         how = f"q={self._adaptive.fixed}" if rule is None else f"rule={rule}"
-        return how if self.selection == "top" else f"{how}, selection={self.selection!r}"
-
-
-_ONE_LOSS_EACH = "return one loss per sample, shape (s,)"
-
-
-def _tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The criterion's inputs with a first dimension; the usual outputs and targets without a search."""
-    if len(args) == 2 and not kwargs and all(type(a) is Tensor and a.dim() > 0 for a in args):
-        return list(args)
-    return [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
-
-
-def _leaves(tree: Any) -> list[Any]:
-    """What is in nested tuples, lists and dicts."""
-    if isinstance(tree, dict):
-        return [leaf for value in tree.values() for leaf in _leaves(value)]
-    if isinstance(tree, tuple | list):
-        return [leaf for value in tree for leaf in _leaves(value)]
-    return [tree]
-
-
-def _broadcast(args: tuple[Any, ...]) -> bool:
-    """Whether outputs and targets are (s, 1) and (s,): compared, they give a loss for every pair of samples."""
-    shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
-    return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
-
-
-def count_correct(*args: Any) -> Tensor | None:
-    """How many rows of outputs (s, C) have their largest entry at the integer target, or None for other shapes."""
-    if len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
-        return None
-    outputs, target = args
-    countable = outputs.dim() == 2 and outputs.shape[1] > 1 and target.dim() == 1
-    if not countable or target.is_floating_point() or target.dtype == torch.bool:
-        return None
-    if outputs.device.type == "cpu" and not torch.compiler.is_compiling() and outputs.dtype == torch.float32:
-        try:
-            right = np.count_nonzero(outputs.detach().numpy().argmax(1) == target.numpy())
-            return torch.tensor(right)
-        except RuntimeError:  # a tensor without memory of its own
-            pass
-    correct: Tensor = (outputs.detach().argmax(1) == target).sum()
-    return correct
-
-
-def refuse_reduced(criterion: Callable[..., Tensor], where: str) -> None:
-    """Raise if the criterion can be seen to return something else than one loss per sample."""
-    if not callable(criterion):
-        remedy = "Pass a loss module or function."
-        raise ArgumentError(message(where, "criterion", "be callable", repr(criterion), remedy))
-    if isinstance(criterion, OrderedLoss):
-        remedy = "Pass the criterion that it wraps."
-        raise ArgumentError(message(where, "criterion", _ONE_LOSS_EACH, "an OrderedLoss", remedy))
-    reduction = getattr(criterion, "reduction", None)
-    if reduction is None:
-        reduction = _default_reduction(criterion)
-    if isinstance(reduction, str) and reduction != "none":
-        remedy = 'Build it with reduction="none".'
-        if inspect.isfunction(criterion) or isinstance(criterion, functools.partial):
-            name = getattr(criterion, "__name__", "criterion")
-            remedy = f'Use functools.partial({name}, reduction="none").'
-        raise ArgumentError(message(where, "criterion", _ONE_LOSS_EACH, f"reduction={reduction!r}", remedy))
-
-
-def _default_reduction(criterion: Callable[..., Tensor]) -> object:
-    try:
-        parameter = inspect.signature(criterion).parameters.get("reduction")
-    except (TypeError, ValueError):  # a builtin without a signature: the first call will tell
-        return None
-    return None if parameter is None else parameter.default
+        defaults = {"selection": "top", "unit": "sample", "within": "batch", "trim": 0, "mix": 0.0, "cap": None}
+        others = [f"{name}={value!r}" for name in defaults if (value := getattr(self, name)) != defaults[name]]
+        return ", ".join([how, *others])

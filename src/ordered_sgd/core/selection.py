@@ -16,6 +16,8 @@ from ordered_sgd.rules import resolve_q
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from ordered_sgd.core.units import Unit, Within
+
 # Below this many losses sorting all of them is faster than looking for the q-th largest (measured on the CPU:
 # 10 against 15 us at 256 losses, 41 against 22 us at 1024).
 _SORT_BELOW = 512
@@ -49,7 +51,19 @@ def select_top_q(losses: Tensor, q: float) -> Tensor:
     return top_rows(values, resolve_q(q, values.shape[0], "select_top_q"))
 
 
-def ordered_mean(losses: Tensor, q: float, *, group: "ProcessGroup | None" = None) -> Tensor:
+def ordered_mean(
+    losses: Tensor,
+    q: float,
+    *,
+    mask: Tensor | None = None,
+    unit: "Unit" = "sample",
+    ids: Tensor | None = None,
+    within: "Within" = "batch",
+    trim: float = 0,
+    mix: float = 0.0,
+    cap: float | None = None,
+    group: "ProcessGroup | None" = None,
+) -> Tensor:
     """Mean of the q largest losses.
 
     Differentiable: the gradient of each kept loss is 1/q, of the others zero. Half-precision losses are averaged in
@@ -58,9 +72,29 @@ def ordered_mean(losses: Tensor, q: float, *, group: "ProcessGroup | None" = Non
     Parameters
     ----------
     losses
-        One loss per sample, shape (s,) or (s, 1): build the criterion with ``reduction="none"``.
+        One loss per sample, shape (s,) or (s, 1): build the criterion with ``reduction="none"``. Any shape with another
+        `unit`.
     q
-        A count, or a share of the batch in (0, 1]; more than the batch means all of it.
+        A count, or a share in (0, 1] of the batch, that is of its valid units; more than there are means all of them.
+    mask
+        Of the shape of `losses`, true or not zero where an element counts: padding and ignored pixels are never kept
+        and never counted. A batch without any valid element gives 0, with a graph.
+    unit
+        What is ordered: ``"sample"`` (of further dimensions, which then need a mask, the mean of its valid elements),
+        ``"token"`` or ``"pixel"`` (every element), ``"group"`` (the mean of the elements with the same number in
+        `ids`).
+    ids
+        For groups, integers of the shape of `losses`.
+    within
+        ``"sample"`` keeps q of the tokens or pixels of each sample, ``"batch"`` q of all; the mean is over the kept.
+    trim
+        A count, or a share in [0, 1) of the valid units: the largest are dropped first, because they are often wrong
+        labels, then the q largest of the rest are kept. It does harm before the model has learned anything: see
+        `trim_epochs` of :class:`ordered_sgd.OrderedLoss`.
+    mix
+        (1 - mix) times the ordered mean plus mix times the plain one.
+    cap
+        Losses above it count as the cap and have no gradient.
     group
         A process group of torch.distributed: the batch is then that of all its ranks together, of which each calls
         this with its own losses, how many it may have, or none; q counts over all of them and ties go to the lower
@@ -76,14 +110,29 @@ def ordered_mean(losses: Tensor, q: float, *, group: "ProcessGroup | None" = Non
     >>> loss.backward()
     >>> losses.grad
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
+    >>> pixels = torch.tensor([[5.0, 1.0], [2.0, 9.0]])
+    >>> ordered_mean(pixels, q=0.67, unit="pixel", mask=pixels < 9)  # two of the three that count
+    tensor(3.5000)
     """
-    values = check_losses(losses, "ordered_mean", empty=group is not None)
-    if group is not None:
-        from ordered_sgd.core.distributed import ordered_mean_over_ranks  # a leaf above this file
+    where = "ordered_mean"
+    of_samples = unit == "sample" and within == "batch" and mask is None and ids is None
+    if of_samples and group is None and not trim and not mix and cap is None:
+        values = check_losses(losses, where)
+        return mean_of_rows(values, top_rows(values.detach(), resolve_q(q, values.shape[0], where)))
+    from ordered_sgd.core import units  # a leaf above this file
 
-        return ordered_mean_over_ranks(values, q, group)
-    s = values.shape[0]
-    return mean_of_rows(values, top_rows(values.detach(), resolve_q(q, s, "ordered_mean")))
+    units.check_unit(unit, within, group, where)
+    units.check_mixture(trim, mix, cap, where)
+    values, valid = units.as_units(losses, mask, unit, ids, where, empty=group is not None)
+    if cap is not None:
+        values = values.clamp(max=cap)
+    if group is None:
+        return units.mean_of_units(values, valid, q, within=within, trim=trim, mix=mix, where=where)
+    from ordered_sgd.core.distributed import check_group, join, mean_over_ranks
+
+    mine = values.flatten() if valid is None else values[valid]
+    joined = join(mine, None, check_group(group, where), where, empty=valid is not None)
+    return mean_over_ranks(mine, units.rows_after_trim(joined.losses, q, trim, where), joined, trim=trim, mix=mix)
 
 
 def random_rows(s: int, q: int, generator: torch.Generator) -> Tensor:
@@ -114,7 +163,7 @@ def check_losses(
     if losses.dim() == 2 and losses.shape[1] == 1:
         losses = losses.squeeze(1)
     if losses.dim() != 1:
-        advice = "Reduce the other dimensions first, e.g. losses.flatten(1).mean(1)."
+        advice = 'Reduce the other dimensions, as in losses.flatten(1).mean(1), or pass OrderedLoss(unit="token").'
         raise ArgumentError(message(where, "losses", rule, f"shape {tuple(losses.shape)}", advice))
     if losses.shape[0] == 0 and not empty:
         raise ArgumentError(message(where, "losses", "hold at least one sample", "none", "Skip empty batches."))
@@ -172,28 +221,28 @@ def select_rows(tensor: Tensor, dim: int, rows: Tensor) -> Tensor:
     return taken.permute(sorted(range(tensor.dim()), key=order.__getitem__))
 
 
-def top_rows(values: Tensor, q: int) -> Tensor:
-    """Positions of the q largest of checked, detached values, ascending."""
+def top_rows(values: Tensor, q: int, r: int = 0) -> Tensor:
+    """Positions of the q largest of checked, detached values after the r largest, ascending."""
     s = values.shape[0]
     if q >= s:
         return torch.arange(s, device=values.device)
     if not values.is_cpu or torch.compiler.is_compiling():
-        return _top_rows_torch(values, q)
+        return _top_rows_torch(values, q, r)
     try:
         array = widen(values).numpy()  # NumPy has no bfloat16 and is slow on float16; the order stays
     except RuntimeError:  # a tensor without plain memory of its own: inside torch.func, fake, or negated when read
-        return _top_rows_torch(values, q)
-    return torch.from_numpy(_top_rows_numpy(array, q))
+        return _top_rows_torch(values, q, r)
+    return torch.from_numpy(_top_rows_numpy(array, q, r))
 
 
-def _top_rows_torch(values: Tensor, q: int) -> Tensor:
+def _top_rows_torch(values: Tensor, q: int, r: int = 0) -> Tensor:
     """The specification, and what runs on accelerators and inside torch.compile: no step waits for the device."""
     order = widen(values).sort(descending=True, stable=True).indices
-    rows: Tensor = order[:q].sort().values
+    rows: Tensor = order[r : r + q].sort().values
     return rows
 
 
-def _top_rows_numpy(values: np.ndarray, q: int) -> np.ndarray:
+def _top_rows_numpy(values: np.ndarray, q: int, r: int = 0) -> np.ndarray:
     """The same on the CPU, faster: a stable sort for a usual batch, a partition for a large one."""
     s = values.shape[0]
     if s < _SORT_BELOW:
@@ -201,9 +250,12 @@ def _top_rows_numpy(values: np.ndarray, q: int) -> np.ndarray:
         smallest = values[order[-1]]
         if smallest != smallest:  # NaN sorts last, but ranks as the largest: sort the reversed array upwards instead
             order = np.flip(s - 1 - values[::-1].argsort(kind="stable")).copy()
-        rows = order[:q]
+        rows = order[r : r + q]
         rows.sort()
         return rows
+    if r:
+        both = _top_rows_numpy(values, r + q) if r + q < s else np.arange(s)
+        return np.delete(both, _top_rows_numpy(values[both], r))
     threshold = np.partition(values, s - q)[s - q]  # the q-th largest; NaN sorts last, as the largest
     if np.isnan(threshold):
         return np.flatnonzero(np.isnan(values))[:q]

@@ -8,16 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.core.checks import count_correct
 from ordered_sgd.core.distributed import Joined, join
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, samples_in_all, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
 from ordered_sgd.core.engines.parallel import parallel
 from ordered_sgd.core.engines.state import Buffers
-from ordered_sgd.core.loss import OrderedLoss, Selection, count_correct
+from ordered_sgd.core.loss import OrderedLoss, Selection
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
 from ordered_sgd.core.record import StepRecord
 from ordered_sgd.core.selection import row_weights
+from ordered_sgd.core.traps import has_batchnorm, warn_of_batchnorm
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import Rule
 
@@ -56,6 +58,9 @@ class OrderedStep:
         parameters, optimizer, rule and the model's buffers stay as they were. On an accelerator a fused optimizer masks
         its update on the device and the error comes with the next step; with any other one the update waits until the
         losses are known, while the device is busy with the backward pass.
+    trim, trim_epochs, cap
+        Drop the largest losses first, and cap what is left; see :class:`ordered_sgd.OrderedLoss`. (Its `mix` needs the
+        gradient of the whole batch, so that a step has nothing to save.)
     group
         Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
         `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
@@ -90,6 +95,9 @@ class OrderedStep:
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
         nonfinite: Literal["raise", "skip"] = "raise",
+        trim: float = 0,
+        trim_epochs: int = 5,
+        cap: float | None = None,
         group: "ProcessGroup | None" = None,
         **engine_options: Any,
     ) -> None:
@@ -108,7 +116,16 @@ class OrderedStep:
         self.optimizer = optimizer
         self.group = group
         self.loss = OrderedLoss(
-            criterion, q=q, rule=rule, selection=selection, generator=generator, group=group, _where="OrderedStep"
+            criterion,
+            q=q,
+            rule=rule,
+            selection=selection,
+            generator=generator,
+            trim=trim,
+            trim_epochs=trim_epochs,
+            cap=cap,
+            group=group,
+            _where="OrderedStep",
         )
         self._parallel = parallel(model, group)
         self._engine = make_engine(engine, self._parallel.model, self._score, engine_options, self._parallel)
@@ -122,6 +139,7 @@ class OrderedStep:
         self._joined: Joined | None = None  # the losses of all ranks, and which are kept, of the last step
         self._kept: Tensor | None = None
         self._buffers = Buffers(self._parallel.model)
+        self._couples = has_batchnorm(self._parallel.model)
 
     def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
@@ -216,6 +234,9 @@ class OrderedStep:
             return None
         self.loss.see(losses.shape[0])
         rows = self.loss.choose(losses)
+        if rows.shape[0] <= 2 and self._couples:
+            self._couples = False  # said once
+            warn_of_batchnorm("OrderedStep", rows.shape[0])
         self._divisor = rows.shape[0]
         return rows
 

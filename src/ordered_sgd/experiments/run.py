@@ -11,6 +11,7 @@ import torch
 
 from ordered_sgd.data import Dataset, load
 from ordered_sgd.data.dataset import Split
+from ordered_sgd.data.noise import flip_labels
 from ordered_sgd.errors import ArgumentError, RecordError, message
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.linear import KERNELS, LinearTraining
@@ -141,7 +142,8 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
     Where no split was published the seed decides it, so that a spread over seeds is also one over test samples.
 
     `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
-    share by the seed, and the test set is not looked at.
+    share by the seed, and the test set is not looked at. `flipped` then makes labels of the training set wrong, and of
+    no other.
     """
     train, test, model = _loaded(spec) if given is None else Problem(*given)
     if not train.classes:
@@ -153,6 +155,8 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
         order = np.random.default_rng(spec.seed).permutation(len(train))
         cut = len(train) - max(1, round(spec.validation * len(train)))
         train, test = train.take(order[:cut]), replace(train.take(order[cut:]), split="test")
+    if spec.flipped > 0:
+        train, _ = flip_labels(train, spec.flipped, np.random.default_rng(spec.seed))
     return Problem(train, test, model)
 
 

@@ -32,6 +32,8 @@ class ExperimentSpec:
         Of data that no published name stands for: when the file changes, the run is another one.
     train_size, validation
         Use so many training samples only (None: all); and hold out this share of them in place of the test set.
+    flipped
+        Share of the training labels that is changed to a wrong class, drawn by the seed.
     model, model_options
         A name that `ordered_sgd.models.build` knows, and its options as pairs.
     loss
@@ -42,6 +44,8 @@ class ExperimentSpec:
         Fixed number or share of samples; None for the rule.
     rule, rule_options
         Name of a rule of `ordered_sgd.rules`, the paper's being ``"AccuracyRule"``, and its options as pairs.
+    trim, trim_epochs
+        Drop this count or share of the largest losses of a batch first, growing over so many epochs.
     counts
         The levels of the paper's rule are 32, 16, 8 and 4 whatever s is, as in the authors' scripts.
     path
@@ -76,6 +80,7 @@ class ExperimentSpec:
     fingerprint: str = ""
     train_size: int | None = None
     validation: float = 0.0
+    flipped: float = 0.0
     model: str = "logistic"
     model_options: Options = ()
     loss: Loss = "cross-entropy"
@@ -83,6 +88,8 @@ class ExperimentSpec:
     q: float | None = None
     rule: str = "AccuracyRule"
     rule_options: Options = ()
+    trim: float = 0
+    trim_epochs: int = 5
     counts: bool = False
     path: tuple[tuple[int, float], ...] = ()
     s: int = 64

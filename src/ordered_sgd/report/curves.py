@@ -17,6 +17,7 @@ LABELS = {
     "train_accuracy": "training accuracy",
     "q": "q",
 }
+_FIELDS = {"flipped": "share of wrong training labels"}
 PANELS = ("test_error", "train_loss", "q")
 _LOGARITHMIC = ("train_loss",)
 _MOST = 200  # epochs of a curve that are drawn: more look the same and make a heavy file
@@ -76,6 +77,21 @@ def draw_times(arms: Sequence[Arm]) -> Any:
     )
     bars.invert_yaxis()
     _legend(figure, curves, len(arms))
+    return figure
+
+
+def draw_along(results: Sequence[Reproduced], field: str, number: str) -> Any:
+    """The last value of a number over a field of the spec in which the rows differ, an arm each."""
+    figure, (axis,) = new_figure(1, width=6.4, height=3.8)
+    x = [getattr(one.arms[0].runs[0].spec, field) for one in results]
+    for position, arm in enumerate(results[0].arms):
+        values = [one.arms[position].last(number) for one in results]
+        mean, std = (np.array([getattr(v, how)() for v in values]) for how in ("mean", "std"))
+        colour = LINES[position % len(LINES)]
+        axis.plot(x, mean, color=colour, label=arm.name, linewidth=1.6, marker="o", markersize=4)
+        axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+    axis.set(xlabel=_FIELDS.get(field, field), ylabel=LABELS.get(number, number), xticks=x)
+    _legend(figure, axis, 2)
     return figure
 
 

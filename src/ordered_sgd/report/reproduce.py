@@ -15,6 +15,8 @@ def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
     """What an exhibit says, in sentences."""
     if shown.compared:
         return [f"{one.row.id}: {sentence}" for one in results for sentence in _by_engine(one.arms)]
+    if shown.along:
+        return _along(results, shown)
     if shown.crossed:
         return _best_of_grid(results, shown.number)
     return [verdict(one, shown.number) for one in results]
@@ -25,7 +27,7 @@ def table(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]
     if shown.compared:
         rows = [(one, line) for one in results for line in comparison_table(one.arms, "cpu_seconds")]
         return [{"row": _name(one), **line} for one, line in rows]
-    if shown.crossed:
+    if shown.crossed or shown.along:
         return [_side_by_side(one, shown.number) for one in results]
     return [line for one in results for line in _lines(one, shown.number)]
 
@@ -163,6 +165,21 @@ def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
             f"{name}: ordered at its best rate, {rates[0]:g}, is {in_words(difference)} plain at its best, "
             f"{rates[1]:g} ({_shown(difference)} points of error; both rates picked on the test set)."
         )
+    return sentences
+
+
+def _along(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
+    """Every arm against the first, in one sentence over all rows."""
+    sentences = []
+    for number, arm in enumerate(results[0].arms[1:], 1):
+        parts = []
+        for one in results:
+            first, other = (values_of(one.arms[i], shown.number)[0] for i in (0, number))
+            difference = paired(other, first)
+            clear = " (clear)" if difference.clear else ""
+            parts.append(f"{_shown(difference)}{clear} at {getattr(one.arms[0].runs[0].spec, shown.along):g}")
+        words = f"in points of error by {shown.along}: {', '.join(parts)}"
+        sentences.append(f"{arm.name} - {results[0].arms[0].name}, {words}.")
     return sentences
 
 

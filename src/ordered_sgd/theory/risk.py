@@ -15,7 +15,16 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.theory.weights import check_nsq, check_sq, check_whole, gamma_limit, gamma_weights
 
 
-def ordered_risk(losses: Any, s: int, q: int, *, regularizer: float = 0.0) -> float:
+def ordered_risk(
+    losses: Any,
+    s: int,
+    q: int,
+    *,
+    trim: int = 0,
+    mix: float = 0.0,
+    cap: float | None = None,
+    regularizer: float = 0.0,
+) -> float:
     """L_q of Theorem 1: the expected mean of the q largest of s losses drawn without replacement, plus the regularizer.
 
     Parameters
@@ -24,6 +33,10 @@ def ordered_risk(losses: Any, s: int, q: int, *, regularizer: float = 0.0) -> fl
         One loss per sample, shape (n,): a list, a NumPy array, or a torch tensor on any device, with or without grad.
     s, q
         Samples in a mini-batch, and samples kept of it.
+    trim, mix
+        The variants of :func:`ordered_spectrum`.
+    cap
+        Larger losses count as this.
     regularizer
         The value of R.
 
@@ -34,7 +47,9 @@ def ordered_risk(losses: Any, s: int, q: int, *, regularizer: float = 0.0) -> fl
     """
     values = _as_losses("ordered_risk", losses)
     n, s, q = check_nsq("ordered_risk", values.size, s, q)
-    return _weighted(values, ordered_spectrum(n, s, q)) + float(regularizer)
+    if cap is not None:
+        values = np.minimum(values, cap)
+    return _weighted(values, ordered_spectrum(n, s, q, trim=trim, mix=mix)) + float(regularizer)
 
 
 def sample_weights(losses: Any, s: int, q: int) -> NDArray[np.float64]:
@@ -72,14 +87,42 @@ def spectral_risk(losses: Any, spectrum: ArrayLike) -> float:
     return _weighted(values, weights)
 
 
-def ordered_spectrum(n: int, s: int, q: int) -> NDArray[np.float64]:
-    """The spectrum of L_q: gamma_j / q.
+def ordered_spectrum(n: int, s: int, q: int, *, trim: int = 0, mix: float = 0.0) -> NDArray[np.float64]:
+    r"""The spectrum of L_q: gamma_j / q, and of its variants.
 
+    A step that drops the r largest losses of the mini-batch and keeps the next q keeps rank j with probability
+    gamma_j(s, r + q) - gamma_j(s, r), because it is among the r + q largest and not among the r largest:
+
+    .. math:: (1 - m) \, \frac{\gamma_j(s, r + q) - \gamma_j(s, r)}{q} + \frac{m}{n}
+
+    With r > 0 the weights rise before they fall, so that the risk of convex losses need not be convex.
+
+    Parameters
+    ----------
+    n, s, q
+        Samples in all, in a mini-batch, and kept of it.
+    trim
+        r, how many of the largest losses of a mini-batch are dropped first; at most s - q.
+    mix
+        m, the share of the plain mean.
+
+    Examples
+    --------
     >>> ordered_spectrum(5, 3, 2)
     array([0.3 , 0.3 , 0.25, 0.15, 0.  ])
+    >>> ordered_spectrum(5, 3, 2, trim=1)
+    array([0.  , 0.15, 0.25, 0.3 , 0.3 ])
     """
     n, s, q = check_nsq("ordered_spectrum", n, s, q)
-    return gamma_weights(n, s, q) / q
+    if trim != 0:
+        trim = check_whole("ordered_spectrum", "trim", trim, ("s - q", s - q), "Use trim=0 to drop nothing.")
+    if not 0 <= mix <= 1:
+        remedy = "Use mix=1 for the plain mean."
+        raise ArgumentError(message("ordered_spectrum", "mix", "lie in [0, 1]", mix, remedy))
+    kept = gamma_weights(n, s, trim + q)
+    if trim:
+        kept = np.maximum(kept - gamma_weights(n, s, trim), 0)  # the difference of equal weights may round below 0
+    return (1 - mix) * kept / q + mix / n
 
 
 def average_spectrum(n: int) -> NDArray[np.float64]:

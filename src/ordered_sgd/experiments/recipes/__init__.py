@@ -7,6 +7,7 @@ from ordered_sgd.errors import check_choice
 from ordered_sgd.experiments.recipes import figures, tables
 from ordered_sgd.experiments.recipes.ablation import ablation
 from ordered_sgd.experiments.recipes.engines import batchnorm, whole_training
+from ordered_sgd.experiments.recipes.noise import label_noise
 from ordered_sgd.experiments.recipes.protocols import AUTHORS_CODE, PAPER, PROTOCOLS, SWITCHES, Protocol, preset
 from ordered_sgd.experiments.recipes.published import Printed
 from ordered_sgd.experiments.recipes.rows import Exhibit, RateSearch, RecipeRow
@@ -51,6 +52,7 @@ EXHIBITS: dict[str, Callable[[Protocol], Exhibit]] = {
     "ablation": ablation,
     "whole-training": whole_training,
     "batchnorm": batchnorm,
+    "label-noise": label_noise,
 }
 
 

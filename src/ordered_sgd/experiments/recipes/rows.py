@@ -122,6 +122,8 @@ class Exhibit:
         Whether every arm is set against the first one, in error and in time, as `osgd compare` does.
     crossed
         Whether its rows are a grid, to be read side by side: a line each.
+    along
+        The field of a spec that its rows differ in, and the x of its figure: a line each, and a curve for each arm.
     notes
         What is our choice in all of its rows.
     """
@@ -133,6 +135,7 @@ class Exhibit:
     serial: bool = False
     compared: bool = False
     crossed: bool = False
+    along: str = ""
     notes: tuple[str, ...] = ()
 
     def pick(self, wanted: Sequence[str]) -> tuple[RecipeRow, ...]:

@@ -1,0 +1,132 @@
+"""What a criterion is given and what it returns: checked, and the right answers in it counted."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ordered_sgd.errors import ArgumentError, message
+
+ONE_LOSS_EACH = "return one loss per sample, shape (s,)"
+
+
+def check_returned(losses: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> Tensor:
+    """What a criterion returned, if it is a loss for every sample or element of what it was given."""
+    remedy = 'Build it with reduction="none".'
+    if isinstance(losses, Tensor) and losses.dim() == 0:
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, "a scalar", remedy))
+    if isinstance(losses, Tensor) and losses.dim() == 2 and _broadcast(args):
+        got = f"shape {tuple(losses.shape)} from {tuple(args[0].shape)} and {tuple(args[1].shape)}"
+        advice = "Give outputs and targets the same shape."
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, got, advice))
+    if not isinstance(losses, Tensor):
+        advice = "Return a torch tensor."
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, type(losses).__name__, advice))
+    inputs = _tensors_of(args, kwargs)
+    # no set of sizes: torch.compile would take the batch size for a constant
+    if inputs and not any(a.shape[0] == losses.shape[0] for a in inputs):
+        got = f"shape {tuple(losses.shape)} for a batch of {inputs[-1].shape[0]}"
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, got, remedy))
+    return losses
+
+
+def ignore_index(criterion: Callable[..., Tensor]) -> int | None:
+    """The target that the criterion ignores: its attribute, its keyword, or its default; None if it knows none.
+
+    >>> ignore_index(torch.nn.CrossEntropyLoss(reduction="none")), ignore_index(torch.nn.functional.mse_loss)
+    (-100, None)
+    """
+    found = getattr(criterion, "ignore_index", None)
+    if found is None:
+        found = _default_of(criterion, "ignore_index")
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def not_ignored(losses: Tensor, ignored: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Which targets are not the ignored one, in the shape of the losses; None where all count, or none is ignored."""
+    if ignored is None:
+        return None
+    target = kwargs.get("target", args[1] if len(args) > 1 else None)
+    if not isinstance(target, Tensor) or target.is_floating_point() or target.shape != losses.shape:
+        return None
+    valid = target != ignored
+    if (
+        target.dim() == 1 and target.is_cpu and not torch.compiler.is_compiling() and bool(valid.all())
+    ):  # elsewhere reading would wait
+        return None
+    return valid
+
+
+def _tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The criterion's inputs with a first dimension; the usual outputs and targets without a search."""
+    if len(args) == 2 and not kwargs and all(type(a) is Tensor and a.dim() > 0 for a in args):
+        return list(args)
+    return [a for a in _leaves((args, kwargs)) if isinstance(a, Tensor) and a.dim() > 0]
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """What is in nested tuples, lists and dicts."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in _leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in _leaves(value)]
+    return [tree]
+
+
+def _broadcast(args: tuple[Any, ...]) -> bool:
+    """Whether outputs and targets are (s, 1) and (s,): compared, they give a loss for every pair of samples."""
+    shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
+    return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
+
+
+def count_correct(*args: Any, valid: Tensor | None = None) -> Tensor | None:
+    """How many integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
+
+    With `valid`, of the targets' shape, only those count.
+    """
+    if len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
+        return None
+    outputs, target = args
+    countable = outputs.dim() > 1 and outputs.shape[1] > 1 and outputs.shape[:1] + outputs.shape[2:] == target.shape
+    if not countable or target.is_floating_point() or target.dtype == torch.bool:
+        return None
+    if valid is not None:
+        within: Tensor = ((outputs.detach().argmax(1) == target) & valid).sum()
+        return within
+    if outputs.device.type == "cpu" and not torch.compiler.is_compiling() and outputs.dtype == torch.float32:
+        try:
+            right = np.count_nonzero(outputs.detach().numpy().argmax(1) == target.numpy())
+            return torch.tensor(right)
+        except RuntimeError:  # a tensor without memory of its own
+            pass
+    correct: Tensor = (outputs.detach().argmax(1) == target).sum()
+    return correct
+
+
+def refuse_reduced(criterion: Callable[..., Tensor], where: str) -> None:
+    """Raise if the criterion can be seen to return something else than one loss per sample."""
+    if not callable(criterion):
+        remedy = "Pass a loss module or function."
+        raise ArgumentError(message(where, "criterion", "be callable", repr(criterion), remedy))
+    reduction = getattr(criterion, "reduction", None)
+    if reduction is None:
+        reduction = _default_of(criterion, "reduction")
+    if isinstance(reduction, str) and reduction != "none":
+        remedy = 'Build it with reduction="none".'
+        if inspect.isfunction(criterion) or isinstance(criterion, functools.partial):
+            name = getattr(criterion, "__name__", "criterion")
+            remedy = f'Use functools.partial({name}, reduction="none").'
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, f"reduction={reduction!r}", remedy))
+
+
+def _default_of(criterion: Callable[..., Tensor], name: str) -> object:
+    """The default of a parameter of the criterion, one that a partial has set included; None if there is none."""
+    try:
+        parameter = inspect.signature(criterion).parameters.get(name)
+    except (TypeError, ValueError):  # a builtin without a signature: the first call will tell
+        return None
+    return None if parameter is None else parameter.default

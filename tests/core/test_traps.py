@@ -1,0 +1,113 @@
+"""Warnings for what is allowed and known to go wrong: each once, at the user's line, and silenced as it says."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, OrderedLoss, OrderedStep
+from ordered_sgd.errors import TrapWarning
+
+CE = nn.CrossEntropyLoss(reduction="none")
+
+
+def warned(function: Callable[[], Any]) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        function()
+    return [warning for warning in found if warning.category is TrapWarning]
+
+
+def batch(s: int = 32) -> tuple[Tensor, Tensor]:
+    return torch.randn(s, 5, requires_grad=True), torch.randint(0, 5, (s,))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"q": 0.25}, 0),
+        ({"q": 7}, 1),
+        ({"q": 0.1}, 1),
+        ({"rule": FixedQ(2)}, 1),
+        ({"rule": AccuracyRule()}, 0),
+        ({"rule": LinearDecay(5, start=0.1, end=0.05)}, 1),
+        ({"q": 2, "selection": "random"}, 0),
+    ],
+)
+def test_a_small_q_from_the_first_step_is_warned_of_once(options: dict[str, Any], expected: int) -> None:
+    loss_fn = OrderedLoss(CE, **options)
+    found = warned(lambda: [loss_fn(*batch()) for _ in range(3)])
+    assert len(found) == expected
+    for warning in found:
+        assert str(warning.message).startswith(
+            "OrderedLoss: q must be a quarter of the batch or more in the first epoch (s = 32); got "
+        )
+        assert 'Silence: warnings.simplefilter("ignore", ordered_sgd.errors.TrapWarning).' in str(warning.message)
+        assert warning.filename == __file__
+
+
+def test_a_resumed_training_is_not_warned_again() -> None:
+    loss_fn = OrderedLoss(CE, q=2)
+    warned(lambda: loss_fn(*batch()))
+    again = OrderedLoss(CE, q=2)
+    again.load_state_dict(loss_fn.state_dict())
+    assert not warned(lambda: again(*batch()))
+
+
+def test_few_pixels_are_what_people_choose() -> None:
+    loss_fn = OrderedLoss(CE, q=0.01, unit="pixel")
+    assert not warned(lambda: loss_fn(torch.randn(2, 3, 8, 8), torch.randint(0, 3, (2, 8, 8))))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "name"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.ones(5), reduction="none"), "weight="),
+        (nn.BCEWithLogitsLoss(pos_weight=torch.ones(1), reduction="none"), "pos_weight="),
+        (partial(F.cross_entropy, weight=torch.ones(5), reduction="none"), "weight="),
+        (CE, None),
+        (nn.Linear(3, 1), None),
+    ],
+)
+def test_a_weighted_criterion_is_warned_of(criterion: Any, name: str | None) -> None:
+    found = warned(lambda: OrderedLoss(criterion, q=0.5))
+    assert len(found) == (name is not None)
+    for warning in found:
+        assert f"criterion must not be weighted, for losses are ordered as it returns them; got {name}." in str(
+            warning.message
+        )
+
+
+@pytest.mark.parametrize("name", ["mixup", "slow but sure", "learns"])
+def test_a_rule_that_never_fires_is_warned_of_once(name: str) -> None:
+    accuracies = {
+        "mixup": [0.3 + 0.05 * min(e, 4) for e in range(25)],
+        "slow but sure": [0.02 * e for e in range(25)],
+        "learns": [min(0.3 * e, 0.85) for e in range(25)],
+    }[name]
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+
+    def train() -> None:
+        for accuracy in accuracies:
+            loss_fn(*batch())
+            loss_fn.end_epoch(accuracy=accuracy)
+
+    found = warned(train)
+    assert len(found) == (name == "mixup")
+    for warning in found:
+        text = "OrderedLoss.end_epoch: accuracy must reach 0.8 for q to move; got 0.50 at most after 10 epochs."
+        assert str(warning.message).startswith(text)
+
+
+@pytest.mark.parametrize(("norm", "q", "expected"), [("batch", 2, 1), ("batch", 3, 0), ("none", 1, 0)])
+def test_batchnorm_with_one_or_two_samples_is_warned_of_once(norm: str, q: int, expected: int) -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4) if norm == "batch" else nn.Identity(), nn.Linear(4, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = OrderedStep(model, CE, optimizer, q=q, engine="dense")
+    found = warned(lambda: [step(torch.randn(8, 5), torch.randint(0, 5, (8,))) for _ in range(3)])
+    assert sum("for a model with BatchNorm" in str(warning.message) for warning in found) == expected
