@@ -18,7 +18,16 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+TRAINERS = (  # one worker imports what takes seconds; Lightning warns of torch's and of its own loaders
+    pytest.mark.xdist_group("trainers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+)
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=TRAINERS if p.name == "trainers.md" else (), id=p.name) for p in PAGES]
+)
 def test_python_snippets_run_one_after_the_other(page: Path) -> None:
     snippets = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     namespace: dict[str, object] = {}
@@ -59,6 +68,8 @@ def test_the_citation_carries_the_version() -> None:
 EXAMPLES = {  # how each runs at a small size in one process, and words that it prints
     "01_digits.py": (("--seeds", "2", "--epochs", "3"), "points of test error"),
     "03_rare_class.py": (("--splits", "2"), "the error of the rare class"),
+    "04_accelerate.py": (("--epochs", "2"), "test error"),
+    "05_label_errors.py": (("--shares", "10", "--seeds", "1", "--size", "300"), "av. prec."),
 }
 ON_RANKS = "02_distributed.py"
 

@@ -109,6 +109,7 @@ RUNS = [
     Run("batch_norm", ("ddp", "rows"), "slow"),
     Run("random_control"),
     Run("loss_with_a_rule"),
+    Run("masked_units"),
     Run("refusals"),
     Run("room_is_learnt"),
     Run("sharded_state"),

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from ordered_sgd import OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd.errors import TrapWarning
 from tests.core import distributed_runs
 from tests.core.distributed_cases import CASES, RUNS, Case
 from tests.core.distributed_parts import CE, ddp, gradient_of, network, part, relative_error
@@ -116,6 +117,7 @@ class Everywhere:
 def main(kind: str, out: Path) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
+    warnings.filterwarnings("ignore", category=TrapWarning)  # small q on purpose
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     everywhere = Everywhere({})

@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.core import distributed
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from tests.contracts.engine_checks import quiet
@@ -302,6 +302,28 @@ def loss_with_a_rule() -> dict[str, Any]:
         if number % 4 == 3:
             same &= alone.end_epoch() == ours.end_epoch()
     return {"same": same, "state": plain(ours.state_dict()), "q": ours.q}
+
+
+def masked_units() -> list[float]:
+    """Tokens of all ranks, with padding, a rank without a valid token, none at all, trim, mix, a rule: the errors."""
+    world, rank, ranks, errors = dist.group.WORLD, dist.get_rank(), dist.get_world_size(), []
+    options: dict[str, Any] = {"unit": "token", "trim": 0.1, "mix": 0.25}
+    alone, ours = (OrderedLoss(lambda x: x, rule=FixedQ(0.4), unit="token", group=group) for group in (None, world))
+    for number, share in enumerate((0.7, 0.7, 0.3, 0.0)):
+        generator = torch.Generator().manual_seed(number)
+        losses = torch.rand(ranks, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+        mask = torch.rand(losses.shape, generator=generator) < share
+        mask[0] &= number != 1  # the first rank has nothing valid in the second batch
+        mine = losses[rank].detach().clone().requires_grad_()
+        over_ranks = ordered_mean(mine, 0.4, mask=mask[rank], group=world, **options)
+        pairs = [
+            (ordered_mean(losses, 0.4, mask=mask, **options), over_ranks),
+            (alone(losses, mask=mask), ours(mine, mask=mask[rank])),
+        ]
+        for expected, value in pairs:
+            (whole,), (gradient,) = torch.autograd.grad(expected, losses), torch.autograd.grad(value, mine)
+            errors += [abs(value.item() - expected.item()), float((gradient / ranks - whole[rank]).abs().max())]
+    return errors
 
 
 def refusals() -> list[str]:

@@ -115,6 +115,7 @@ CHECKS: dict[str, Any] = {
     "batch_norm": dense_everywhere,
     "random_control": exact,
     "loss_with_a_rule": lambda found, ranks: equal(found) and found[0]["same"] and found[0]["q"] == 12,
+    "masked_units": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "refusals": refused,
     "room_is_learnt": lambda found, ranks: equal(found) and found[0] == [4, 4, 6, 6, 6],
     "sharded_state": lambda found, ranks: equal(found),

@@ -7,8 +7,8 @@ import pytest
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.reproduce import Reproduced, Request, reproduce
 from ordered_sgd.experiments.spec import ExperimentSpec
-from ordered_sgd.report.curves import draw_panels, draw_times
-from ordered_sgd.report.exhibits import markdown, sections
+from ordered_sgd.report.curves import draw_along, draw_panels, draw_times
+from ordered_sgd.report.exhibits import filled, markdown, sections
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import q_by_epoch, reruns
 from tests.experiments.runs import made_run
@@ -133,3 +133,30 @@ def test_engines_are_held_against_plain_sgd_and_against_the_dense_gradient() -> 
         ("ordered twopass", True),
     ]
     assert [line["method"] for line in lines] == ["sgd", "ordered dense", "ordered rows", "ordered twopass"]
+
+
+def test_rows_along_a_field_are_a_sentence_for_each_arm_a_line_each_and_one_figure() -> None:
+    request = Request("label-noise", trials=3)
+    sentences, lines, results = shown(request)
+    assert sentences[0] == (
+        "ordered - sgd, in points of error by flipped: -1.00 ± 0.00 (clear) at 0, -1.00 ± 0.00 (clear) at 0.1, "
+        "-1.00 ± 0.00 (clear) at 0.2, -1.00 ± 0.00 (clear) at 0.4."
+    )
+    assert list(lines[0]) == ["method", "flipped 0", "flipped 0.1", "flipped 0.2", "flipped 0.4"]
+    assert [line["method"] for line in lines] == [arm.name for arm in results[0].arms]
+    assert lines[1]["flipped 0.4"] == "9.30 (0.08)"
+    (axis,) = draw_along(results, "flipped", "test_error").axes
+    assert len(axis.lines) == len(results[0].arms)
+    assert list(axis.lines[0].get_xdata()) == [0.0, 0.1, 0.2, 0.4]
+
+
+def test_a_page_asks_for_a_section_by_the_name_of_its_exhibit() -> None:
+    request = {"command": "reproduce", **Request("label-noise", trials=2).to_dict()}
+    parts = sections([request], made)
+    page, figures = filled("# Page\n\n<!-- label-noise -->\nold\n<!-- /label-noise -->\n\nafter\n", parts)
+    assert page.startswith("# Page\n\n<!-- label-noise -->\n\n- ordered - sgd")
+    assert page.endswith(
+        "![Label noise: Wrong labels; protocol paper](label-noise.svg)\n\n<!-- /label-noise -->\n\nafter\n"
+    )
+    assert list(figures) == ["label-noise"]
+    assert filled("nothing asked for", parts) == ("nothing asked for", {})

@@ -149,10 +149,10 @@ class OrderedLoss(nn.Module):
         values, units = self._units(losses, valid, ids)
         if not self.training:
             return mean(values) if units is None else mean_of_units(values, units, 1.0, where=self._where)
-        correct = count_correct(*args, *kwargs.values(), valid=valid)
+        correct = count_correct(*args, *kwargs.values(), valid=valid) if self.counts_answers else None
         if self.group is not None:
             mine = values.flatten() if units is None else values[units]
-            return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=units is not None)
+            return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=mask is not None)
         s = values.shape[1:].numel() if self.within == "sample" else values.numel()
         if torch.is_grad_enabled():
             self.see(s)
@@ -175,13 +175,15 @@ class OrderedLoss(nn.Module):
         from ordered_sgd.core.distributed import join, mean_over_ranks
 
         assert self.group is not None
-        joined = join(losses, correct, self.group, self._where, empty=masked)
+        # what is decided here must be the same on every rank, whether or not something of its own is masked
+        may_be_empty = masked or self._ignored is not None or self.unit != "sample"
+        joined = join(losses, correct, self.group, self._where, empty=may_be_empty)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             self.see(s)
             self._adaptive.observe(joined.losses, joined.correct)
-        share = masked or self.unit != "sample"
-        rows = self.choose(joined.losses, resolve_q(self._adaptive.level(s), s, self._where) if share and s else None)
+        share = self.unit != "sample" and s > 0
+        rows = self.choose(joined.losses, resolve_q(self._adaptive.level(s), s, self._where) if share else None)
         return mean_over_ranks(losses, rows, joined, trim=self._trim_now, mix=self.mix)
 
     def _losses(self, args: tuple[Any, ...], kwargs: dict[str, Any], sample_weight: Tensor | None) -> Tensor:

@@ -27,7 +27,9 @@ def table(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]
     if shown.compared:
         rows = [(one, line) for one in results for line in comparison_table(one.arms, "cpu_seconds")]
         return [{"row": _name(one), **line} for one, line in rows]
-    if shown.crossed or shown.along:
+    if shown.along:
+        return _by_arm(results, shown)
+    if shown.crossed:
         return [_side_by_side(one, shown.number) for one in results]
     return [line for one in results for line in _lines(one, shown.number)]
 
@@ -168,6 +170,20 @@ def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
     return sentences
 
 
+def _by_arm(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]:
+    """A line for each arm, a column for each row."""
+    columns = [(f"{shown.along} {_at(one, shown)}", cells(one, shown.number)) for one in results]
+    return [
+        {"method": arm.name}
+        | {head: spread(column[number]["last"], column[number]["last_std"]) for head, column in columns}
+        for number, arm in enumerate(results[0].arms)
+    ]
+
+
+def _at(one: Reproduced, shown: Exhibit) -> str:
+    return f"{getattr(one.arms[0].runs[0].spec, shown.along):g}"
+
+
 def _along(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
     """Every arm against the first, in one sentence over all rows."""
     sentences = []
@@ -177,7 +193,7 @@ def _along(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
             first, other = (values_of(one.arms[i], shown.number)[0] for i in (0, number))
             difference = paired(other, first)
             clear = " (clear)" if difference.clear else ""
-            parts.append(f"{_shown(difference)}{clear} at {getattr(one.arms[0].runs[0].spec, shown.along):g}")
+            parts.append(f"{_shown(difference)}{clear} at {_at(one, shown)}")
         words = f"in points of error by {shown.along}: {', '.join(parts)}"
         sentences.append(f"{arm.name} - {results[0].arms[0].name}, {words}.")
     return sentences

@@ -1,0 +1,99 @@
+"""The ordered loss of a model's labels, as the Trainer of Transformers asks for it; needs nothing but torch.
+
+The q largest are those of each micro-batch as it comes (with several processes, of all of them). Their mean is weighted
+by the micro-batch's valid labels over `num_items_in_batch`, those of the whole update, so that with ``q=1.0`` an update
+is the one on the mean over all its valid labels, however they are padded and accumulated.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from ordered_sgd.core.checks import ignore_index
+from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.integrations._watched import WatchedLoss
+
+
+class OrderedLossFunc:
+    """A ``compute_loss_func`` for `Trainer`: the ordered loss in training, the plain mean in evaluation.
+
+    Parameters
+    ----------
+    task
+        ``"sequence"`` (logits (s, C), a label each), ``"token"`` (logits (s, T, C), labels (s, T)) or ``"causal"``, the
+        same with every label predicted one position before it.
+    q, rule
+        A fixed q, or how it moves: then give `Trainer` an :class:`OrderedRule` as well.
+    unit
+        What is ordered: ``"token"`` unless the task is ``"sequence"``; ``"sample"`` orders whole sequences by the mean
+        loss of their tokens.
+    criterion
+        One loss per label, from logits (n, C) and labels (n,); cross-entropy that ignores -100 when not given.
+    options
+        What else :class:`ordered_sgd.OrderedLoss` takes, such as ``group``.
+
+    Examples
+    --------
+    >>> loss_func = OrderedLossFunc("token", q=0.5)
+    >>> labels = torch.tensor([[0, 1, -100]])
+    >>> loss_func({"logits": torch.zeros(1, 3, 2)}, labels, num_items_in_batch=4)  # log 2, and half of the labels
+    tensor(0.3466)
+    """
+
+    def __init__(self, task: str, *, unit: str | None = None, criterion: Any = None, **options: Any) -> None:
+        where = type(self).__name__
+        check_choice(where, "task", task, ("sequence", "token", "causal"))
+        self.task, self._classes = task, criterion is None
+        criterion = criterion or nn.CrossEntropyLoss(reduction="none")
+        unit = unit or ("sample" if task == "sequence" else "token")
+        self.loss_fn = WatchedLoss(criterion, unit=unit, **options, _where=where)  # type: ignore[arg-type]
+        if task != "sequence":
+            self.loss_fn.criterion = _PerToken(criterion)
+        self._sums: list[Any] = [0.0, 0.0]  # since the last log: of mean losses times weights, and of the weights
+
+    def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The loss of a micro-batch, to be added to those of the others of the same update."""
+        if labels is None:
+            remedy = "Trainer drops what the model's forward does not name; set remove_unused_columns=False."
+            raise ArgumentError(message("OrderedLossFunc", "labels", "be in every batch", "none", remedy))
+        if self._classes and labels.is_floating_point():
+            remedy = "Pass OrderedLossFunc(task, criterion=...) for regression and for several labels at once."
+            raise ArgumentError(message("OrderedLossFunc", "labels", "be classes", labels.dtype, remedy))
+        logits = (outputs["logits"] if isinstance(outputs, dict) else outputs[0]).float()
+        if self.task == "causal":
+            labels = pad(labels, (0, 1), value=-100)[..., 1:]  # the last position predicts nothing
+        if self.task != "sequence":
+            logits = logits.transpose(1, 2)  # the classes second, as torch has it
+        training = torch.is_grad_enabled()  # evaluation is without
+        loss: Tensor = self.loss_fn.train(training)(logits, labels.to(logits.device))
+        if num_items_in_batch is None:
+            return loss
+        valid, group = (labels != -100).sum().to(logits.device), self.loss_fn.group
+        if training and group is not None:
+            dist.all_reduce(valid, group=group)
+            valid = valid / group.size()  # Trainer multiplies by the number of processes
+        weight = valid / torch.as_tensor(num_items_in_batch, device=logits.device).clamp(min=1)
+        if training and self.loss_fn.mean_loss is not None:
+            self._sums = [self._sums[0] + self.loss_fn.mean_loss * weight, self._sums[1] + weight]
+        return loss * weight
+
+    def numbers(self) -> dict[str, float]:
+        """The present q, and the plain mean loss since this was asked last."""
+        (total, weight), self._sums = self._sums, [0.0, 0.0]
+        return {"ordered/q": float(self.loss_fn.q or 0), "ordered/mean_loss": float(total) / max(float(weight), 1e-9)}
+
+
+class _PerToken(nn.Module):
+    """A criterion of (n, C) and (n,) for (s, C, T) and (s, T): flattened it is three times as fast as by columns."""
+
+    def __init__(self, criterion: Any) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.ignore_index = ignore_index(criterion)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        losses: Tensor = self.criterion(logits.transpose(1, 2).flatten(0, 1), labels.flatten())
+        return losses if losses.dim() == 0 else losses.view_as(labels)

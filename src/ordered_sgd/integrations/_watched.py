@@ -1,0 +1,89 @@
+"""What the leaves share: a criterion made to return one loss per sample, and an ordered loss that keeps both means."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ordered_sgd.core.loss import OrderedLoss
+from ordered_sgd.errors import ArgumentError, message
+
+
+def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
+    """The criterion with one loss per sample: a copy that shares its parameters, or a partial function.
+
+    >>> unreduced(nn.MSELoss(), "doctest").reduction
+    'none'
+    """
+    reduction = getattr(criterion, "reduction", None) or _default_reduction(criterion)
+    if reduction == "sum":
+        remedy = 'Build it with reduction="mean", and raise the learning rate by the batch size.'
+        raise ArgumentError(message(where, "criterion", "be a mean over the batch", "reduction='sum'", remedy))
+    if reduction in (None, "none"):
+        return criterion  # type: ignore[no-any-return]
+    if not isinstance(criterion, nn.Module):
+        return functools.partial(criterion, reduction="none")
+    copied = copy.copy(criterion)
+    copied.reduction = "none"  # type: ignore[assignment]
+    return copied
+
+
+def _default_reduction(criterion: Any) -> object:
+    if isinstance(criterion, nn.Module) or not callable(criterion):
+        return None
+    try:
+        parameter = inspect.signature(criterion).parameters.get("reduction")
+    except (TypeError, ValueError):  # a builtin without a signature: the first batch will tell
+        return None
+    return None if parameter is None else parameter.default
+
+
+class WatchedLoss(OrderedLoss):
+    """An `OrderedLoss` that keeps both means of the last training batch, and refuses a rule that would see nothing.
+
+    Attributes
+    ----------
+    ordered_loss, mean_loss
+        Of the last training batch, detached; the plain mean is over the valid units.
+    samples
+        How many that batch had, of this rank.
+    counting
+        Whether the rule must live on the answers counted here: nobody else will tell it the accuracy.
+    """
+
+    ordered_loss: Tensor | None = None
+    mean_loss: Tensor | None = None
+    samples: int = 0
+    counting: bool = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The ordered loss; see `OrderedLoss`."""
+        loss = super().forward(*args, **kwargs)
+        if not self.training or not torch.is_grad_enabled():
+            return loss
+        unseen = self.counting and self.counts_answers and self.ordered_loss is None
+        if unseen and self.get_extra_state()["sums"][0] is None:
+            rule = "find right answers to count in the first batch"
+            got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {self._adaptive.rule}"
+            remedy = "Use LossMassRule, which needs none, or a fixed q."
+            raise ArgumentError(message(self._where, "the rule", rule, got, remedy))
+        self.ordered_loss = loss.detach()
+        return loss
+
+    def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        values, units = super()._units(losses, valid, ids)
+        if self.training:
+            self.samples, seen = losses.shape[0], values.detach()
+            valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
+            self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
+        return values, units
+
+
+def world() -> "dist.ProcessGroup | None":
+    """All ranks, or None in a process of its own."""
+    return dist.group.WORLD if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None

@@ -1,0 +1,119 @@
+"""Hugging Face Transformers: an ordered loss for `Trainer`, a callback that moves q, and a trainer that has both."""
+
+import base64
+import io
+from typing import Any
+
+import torch
+
+from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._watched import world
+
+if require("transformers", extra="huggingface", where="ordered_sgd.integrations.huggingface"):
+    require("accelerate", extra="huggingface", where="ordered_sgd.integrations.huggingface")  # Trainer needs it
+    from transformers import Trainer, TrainerCallback
+
+__all__ = ["OrderedLossFunc", "OrderedRule", "OrderedTrainer"]
+_KEY = "ordered_sgd"  # of the state in a checkpoint's trainer_state.json
+TASKS = {  # by how the names of models end
+    "ForSequenceClassification": "sequence",
+    "ForImageClassification": "sequence",
+    "ForTokenClassification": "token",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
+
+
+class OrderedRule(TrainerCallback):
+    """Moves the q of an :class:`OrderedLossFunc` at the end of each epoch; the checkpoint carries its state."""
+
+    def __init__(self, loss_func: OrderedLossFunc) -> None:
+        self.loss_fn = loss_func.loss_fn
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse what would be passed over without a word."""
+        smoothing, devices = args.label_smoothing_factor, args.n_gpu
+        if smoothing:
+            remedy = 'Pass criterion=nn.CrossEntropyLoss(label_smoothing=..., reduction="none") instead.'
+            raise ArgumentError(message("OrderedRule", "label_smoothing_factor", "be 0", smoothing, remedy))
+        if self.loss_fn.group is not None and not args.average_tokens_across_devices:
+            rule, remedy = "be true for a group", "Leave it as it is by default."
+            raise ArgumentError(message("OrderedRule", "average_tokens_across_devices", rule, False, remedy))
+        if devices > 1:
+            remedy = "Start one process for each with torchrun."
+            raise ArgumentError(message("OrderedRule", "devices of a process", "be one", devices, remedy))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take up what a checkpoint has brought."""
+        if text := state.stateful_callbacks.get(_KEY):
+            stored = io.BytesIO(base64.b64decode(text))
+            self.loss_fn.set_extra_state(torch.load(stored, weights_only=True))
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the epoch before, if the checkpoint was written between its last step and its end."""
+        if state.global_step > 0 and state.epoch == int(state.epoch) and self.loss_fn.get_extra_state()["began"]:
+            self.loss_fn.end_epoch()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move q."""
+        self.loss_fn.end_epoch()
+        self._keep(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the state for a checkpoint that is about to be written."""
+        if control.should_save:
+            self._keep(state)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the state: what was found may call for a checkpoint."""
+        self._keep(state)
+
+    def _keep(self, state: Any) -> None:
+        stored = io.BytesIO()
+        torch.save(self.loss_fn.get_extra_state(), stored)
+        state.stateful_callbacks[_KEY] = base64.b64encode(stored.getvalue()).decode()  # the file is JSON
+
+
+class OrderedTrainer(Trainer):
+    """A `Trainer` with an :class:`OrderedLossFunc` and its :class:`OrderedRule`; logs q and the plain mean as well.
+
+    Parameters
+    ----------
+    q, rule, unit
+        As in :class:`OrderedLossFunc`; the task is the model's. For more of its options pass one as
+        `compute_loss_func` in their place.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *args: Any,
+        q: float | None = None,
+        rule: Any = None,
+        unit: str | None = None,
+        compute_loss_func: OrderedLossFunc | None = None,
+        callbacks: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if compute_loss_func is not None and not (q is rule is unit is None):
+            remedy = "Give them to the OrderedLossFunc."
+            raise ArgumentError(message("OrderedTrainer", "q, rule and unit", "be left out", "some", remedy))
+        if compute_loss_func is None:
+            compute_loss_func = OrderedLossFunc(_task(model), q=q, rule=rule, unit=unit, group=world())
+        self.ordered = compute_loss_func
+        callbacks = [*(callbacks or []), OrderedRule(compute_loss_func)]
+        super().__init__(model, *args, compute_loss_func=compute_loss_func, callbacks=callbacks, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, with q and the plain mean loss beside the ordered one."""
+        super().log({**logs, **self.ordered.numbers()} if "loss" in logs else logs, *args, **kwargs)
+
+
+def _task(model: Any) -> str:
+    name = type(model).__name__
+    for end, task in TASKS.items():
+        if name.endswith(end):
+            return task
+    remedy = "Pass compute_loss_func=OrderedLossFunc(task, ...)."
+    raise ArgumentError(message("OrderedTrainer", "the model's name", f"end in {', '.join(TASKS)}", name, remedy))

@@ -1,0 +1,145 @@
+"""Lightning: a callback that orders the criterion of a LightningModule as it is."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.integrations._watched import WatchedLoss, unreduced, world
+
+if require("lightning", extra="lightning", where="ordered_sgd.integrations.lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+
+_WHERE = "OrderedCallback"
+
+
+class OrderedCallback(Callback):
+    """Puts an ordered loss in the place of a module's criterion while it is fitted, and moves q at the end of epochs.
+
+    In training mode the module's criterion returns the mean of its q largest losses; in validation and test it is what
+    it was. With gradient accumulation each batch that comes is ordered by itself; with DDP or FSDP the q largest are
+    those of all ranks. ``ordered/q``, ``ordered/loss`` and ``ordered/mean_loss`` are logged per epoch, and the
+    checkpoint carries q and what the rule has seen.
+
+    Parameters
+    ----------
+    q, rule
+        A fixed q, or how it moves; see :class:`ordered_sgd.OrderedLoss`.
+    criterion
+        Name of the attribute that holds the criterion, a module or function that averages over the batch or returns one
+        loss per sample; dots lead into submodules.
+    accuracy
+        Name of a metric that `training_step` logs with ``on_epoch=True``, training accuracy in [0, 1], for a rule that
+        needs it; without it right answers are counted.
+    options
+        What else :class:`ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"``.
+
+    Examples
+    --------
+    >>> OrderedCallback(q=0.5, criterion="loss_fn").state_key
+    "OrderedCallback{'criterion': 'loss_fn'}"
+    """
+
+    def __init__(
+        self,
+        *,
+        q: float | None = None,
+        rule: Any = None,
+        criterion: str = "criterion",
+        accuracy: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.criterion = criterion
+        self.accuracy = accuracy
+        self._options = {"q": q, "rule": rule, **options, "_where": _WHERE}
+        self.loss_fn = WatchedLoss(_no_criterion, **self._options)  # refuses wrong arguments now
+        self._undo: Callable[[], object] | None = None
+
+    @property
+    def state_key(self) -> str:
+        """One state for each criterion."""
+        return str(self._generate_state_key(criterion=self.criterion))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Swap the criterion; the state that a checkpoint has brought stays."""
+        path, _, name = self.criterion.rpartition(".")
+        try:
+            owner = operator.attrgetter(path)(pl_module) if path else pl_module
+            original = getattr(owner, name)
+        except AttributeError as error:
+            got = f"{self.criterion!r}, which {type(pl_module).__name__} does not have"
+            remedy = 'Keep the criterion in an attribute, and pass its name, such as criterion="loss_fn".'
+            raise ArgumentError(message(_WHERE, "criterion", "name an attribute", got, remedy)) from error
+        state = self.loss_fn.get_extra_state()
+        self.loss_fn = WatchedLoss(unreduced(original, _WHERE), group=_group(trainer), **self._options)
+        self.loss_fn.set_extra_state(state)
+        self.loss_fn.counting = self.accuracy is None
+
+        def ordered_in_training(*args: Any, **kwargs: Any) -> Tensor:
+            criterion = self.loss_fn if pl_module.training else original
+            return criterion(*args, **kwargs)  # type: ignore[no-any-return]
+
+        # An instance's own attributes come before its submodules: nothing is registered, and the names of the
+        # parameters in the module's checkpoint stay what they were.
+        attributes = vars(owner)
+        own = name in attributes
+        self._undo = lambda: attributes.update({name: original}) if own else attributes.pop(name, None)
+        attributes[name] = ordered_in_training
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log q and both means; after the first batch, refuse a criterion that training does not call."""
+        loss_fn = self.loss_fn
+        if loss_fn.ordered_loss is None or loss_fn.mean_loss is None:
+            got = f"no call of {self.criterion!r} in the first batch"
+            remedy = "Name the attribute that training_step calls."
+            raise ArgumentError(message(_WHERE, "criterion", "be called in training_step", got, remedy))
+        values = {"q": float(loss_fn.q or 0), "loss": loss_fn.ordered_loss, "mean_loss": loss_fn.mean_loss}
+        named = {f"ordered/{name}": value for name, value in values.items()}
+        together = {"sync_dist": loss_fn.group is not None, "batch_size": max(1, loss_fn.samples)}
+        pl_module.log_dict(named, on_step=False, on_epoch=True, **together)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Move q."""
+        metrics = trainer.callback_metrics
+        if self.accuracy is not None and self.accuracy not in metrics:
+            got, remedy = f"{self.accuracy!r} and {sorted(metrics)}", "Log it in training_step with on_epoch=True."
+            raise ArgumentError(message(_WHERE, "accuracy", "name a metric of the epoch", got, remedy))
+        self.loss_fn.end_epoch(None if self.accuracy is None else float(metrics[self.accuracy]))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the module its criterion back."""
+        if self._undo is not None:
+            self._undo()
+        self._undo = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the module its criterion back."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The q, and what the rule has seen."""
+        return self.loss_fn.get_extra_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.loss_fn.set_extra_state(state_dict)
+
+
+def _no_criterion(*_: Any) -> Tensor:
+    raise AssertionError("the criterion comes when the fit starts")
+
+
+def _group(trainer: Trainer) -> "dist.ProcessGroup | None":
+    """All ranks, if there are several over which the strategy averages gradients."""
+    if trainer.world_size == 1:
+        return None
+    if not isinstance(trainer.strategy, DDPStrategy | FSDPStrategy):
+        got, remedy = type(trainer.strategy).__name__, 'Use strategy="ddp".'
+        raise ArgumentError(message(_WHERE, "the strategy", "be DDP or FSDP on several ranks", got, remedy))
+    return world()

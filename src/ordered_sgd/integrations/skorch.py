@@ -1,0 +1,89 @@
+"""skorch: a NeuralNetClassifier that trains on its q largest losses."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.errors import require
+from ordered_sgd.integrations._watched import WatchedLoss, unreduced
+
+if require("skorch", extra="skorch", where="ordered_sgd.integrations.skorch"):
+    from skorch import NeuralNetClassifier
+    from skorch.callbacks import PassthroughScoring
+    from skorch.utils import to_tensor
+
+
+class OrderedNeuralNetClassifier(NeuralNetClassifier):
+    """A `NeuralNetClassifier` whose training loss is the mean of the q largest losses of each batch.
+
+    ``train_loss`` in the history is that ordered loss; beside it stand ``train_mean_loss``, the plain mean, and ``q``,
+    for a full batch. ``valid_loss`` is the plain mean. With a rule q moves at the end of each epoch, and goes on from
+    there in `partial_fit`; `fit` starts anew. The ordered loss is ``ordered_``; ``save_params(f_ordered=...)`` saves
+    its state.
+
+    Parameters
+    ----------
+    module, args, kwargs
+        As for `NeuralNetClassifier`. The criterion averages over the batch or returns one loss per sample.
+    q, rule
+        A fixed q, or how it moves; see :class:`ordered_sgd.OrderedLoss`.
+
+    Examples
+    --------
+    >>> net = OrderedNeuralNetClassifier(nn.Linear, q=0.5, module__in_features=2, module__out_features=2)
+    >>> net.get_params()["q"]
+    0.5
+    """
+
+    def __init__(self, module: Any, *args: Any, q: float | None = None, rule: Any = None, **kwargs: Any) -> None:
+        super().__init__(module, *args, **kwargs)
+        self.q = q
+        self.rule = rule
+
+    @property
+    def _default_callbacks(self) -> list[tuple[str, Any]]:
+        passed_on = PassthroughScoring(name="train_mean_loss", on_train=True)
+        *others, log = super()._default_callbacks
+        return [*others, ("train_mean_loss", passed_on), log]
+
+    def initialize_criterion(self) -> Any:
+        """Make the criterion, and the ordered loss beside it."""
+        super().initialize_criterion()
+        self._order()
+        return self
+
+    def _order(self) -> None:
+        where = type(self).__name__
+        criterion = unreduced(self.criterion_, where)
+        # Past skorch's own register: with a second criterion there, it would no longer tell what turns outputs into
+        # probabilities. Weights are shared with `criterion_`, which is the one that is moved to the device.
+        object.__setattr__(self, "ordered_", WatchedLoss(criterion, q=self.q, rule=self.rule, _where=where))
+        self.ordered_as_ = (self.q, self.rule)
+
+    def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
+        """Order anew if `set_params` has changed q or the rule since."""
+        super().on_train_begin(net, X=X, y=y, **kwargs)
+        if self.ordered_as_ != (self.q, self.rule):
+            self._order()
+
+    def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Tensor:
+        """The ordered loss in training, else the plain mean."""
+        if not training:
+            return super().get_loss(y_pred, y_true, X=X, training=training).mean()  # type: ignore[no-any-return]
+        if isinstance(self.criterion_, nn.NLLLoss):  # as NeuralNetClassifier does: the module returns probabilities
+            y_pred = torch.log(y_pred + torch.finfo(y_pred.dtype).eps)
+        loss: Tensor = self.ordered_(y_pred, to_tensor(y_true, device=self.device))
+        return loss
+
+    def on_batch_end(self, net: Any, batch: Any = None, training: bool = False, **kwargs: Any) -> None:
+        """Put the plain mean into the history."""
+        super().on_batch_end(net, batch=batch, training=training, **kwargs)
+        if training:
+            self.history.record_batch("train_mean_loss", self.ordered_.mean_loss.item())
+
+    def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
+        """Put q into the history and move it."""
+        super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
+        self.history.record("q", self.ordered_.q)
+        self.ordered_.end_epoch()

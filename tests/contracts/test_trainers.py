@@ -1,0 +1,64 @@
+"""Promises that every trainer keeps; how each is told to train stands in tests/integrations/trainers.py."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ordered_sgd.errors import ArgumentError
+from tests.integrations.trainers import TRAINERS, Falling, Task, plain_loop
+
+pytestmark = [
+    pytest.mark.xdist_group("trainers"),  # one worker imports the partners, which takes seconds each
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+]
+EVERY = pytest.mark.parametrize("name", TRAINERS)
+
+
+@EVERY
+@pytest.mark.parametrize("q", [3, 0.5])
+def test_twenty_steps_end_at_the_weights_of_the_plain_loop(name: str, q: float, tmp_path: Path) -> None:
+    task = Task({"q": q}, tmp_path)
+    expected, found = plain_loop(task), TRAINERS[name](task)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)  # the same sums, by other routes
+    assert (found.q, found.epoch) == (expected.q, 2)
+
+
+@EVERY
+def test_q_moves_by_the_rule_at_the_end_of_each_epoch(name: str, tmp_path: Path) -> None:
+    plain, rule = Falling(), Falling()
+    expected = plain_loop(Task({"rule": plain}, tmp_path, epochs=3))
+    found = TRAINERS[name](Task({"rule": rule}, tmp_path, epochs=3))
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
+    assert found.q == 1
+    assert rule.asked == plain.asked
+    assert [epoch for epoch, _ in rule.asked] == [1, 2, 3]
+
+
+@EVERY
+def test_a_run_that_was_saved_and_taken_up_again_ends_at_the_same_weights(name: str, tmp_path: Path) -> None:
+    expected = plain_loop(Task({"rule": Falling()}, tmp_path, epochs=3))
+    found = TRAINERS[name](Task({"rule": Falling()}, tmp_path, epochs=3, stop=2))
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
+    assert (found.q, found.epoch) == (1, 3)
+
+
+def hidden_mean(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, target)
+
+
+@EVERY
+def test_a_criterion_that_cannot_be_ordered_is_refused_on_the_first_batch(name: str, tmp_path: Path) -> None:
+    rule = Falling()
+    with pytest.raises(ArgumentError, match=r"criterion must return one loss per sample, shape \(s,\); got a scalar"):
+        TRAINERS[name](Task({"rule": rule}, tmp_path, criterion=hidden_mean))
+    assert rule.asked == []
+
+
+@EVERY
+@pytest.mark.parametrize("how", [{}, {"q": 0}, {"q": 4, "rule": Falling()}, {"rule": 16}])
+def test_wrong_arguments_are_refused(name: str, how: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r": (exactly one of q and rule|q|rule) must "):
+        TRAINERS[name](Task(how, tmp_path))

@@ -1,0 +1,94 @@
+"""Run by torchrun on two ranks: each trainer on its parts of the batches, and how far it is from one process."""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from ordered_sgd import AccuracyRule, OrderedLoss
+from ordered_sgd.integrations.huggingface import OrderedTrainer
+from ordered_sgd.integrations.lightning import OrderedCallback
+from tests.integrations import huggingface_parts, lightning_parts
+from tests.integrations.trainers import S, Task, batches, network, outcome, plain_loop, sgd
+
+RULE = AccuracyRule(thresholds=(0.4, 0.6), divisors=(2, 4))
+
+
+def difference(model: nn.Module, expected: torch.Tensor) -> float:
+    found = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return float((found - expected).abs().max())
+
+
+def by_lightning(folder: Path) -> dict[str, Any]:
+    expected = plain_loop(Task({"rule": RULE}, folder, epochs=3))
+    model, callback = lightning_parts.Net(nn.CrossEntropyLoss()), OrderedCallback(rule=RULE)
+    data = batches().dataset
+    rank = int(os.environ["RANK"])
+    # rank r gets the samples r, r + 2, ...: batches of S / 2 on two ranks are those of S in one process
+    sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
+    on_two: dict[str, Any] = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
+    lightning_parts.fit(model, callback, train=DataLoader(data, S // 2, sampler=sampler), epochs=3, **on_two)
+    return {"error": difference(model, expected.weights), "same": S // 2 > callback.loss_fn.q == expected.q}
+
+
+def by_huggingface(folder: Path) -> dict[str, Any]:
+    model, alone = huggingface_parts.model_for("token"), huggingface_parts.model_for("token")
+    rows = huggingface_parts.rows_for("token", n=32)
+    loss_fn, optimizer = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=0.5, unit="token"), sgd(alone)
+    for _ in range(3):
+        for start in range(0, 32, 16):  # two micro-batches of eight, four on each rank
+            optimizer.zero_grad()
+            labels = torch.stack([row["labels"] for row in rows[start : start + 16]])
+            for i in (0, 8):
+                part = rows[start + i : start + i + 8]
+                inputs = {name: torch.stack([row[name] for row in part]) for name in ("input_ids", "attention_mask")}
+                target = labels[i : i + 8].flatten()
+                loss = loss_fn(alone(**inputs).logits.flatten(0, 1), target)
+                (loss * (target != -100).sum() / (labels != -100).sum()).backward()
+            optimizer.step()
+        loss_fn.end_epoch()
+    expected = outcome(alone, loss_fn)
+    options: dict[str, Any] = {"batch": 4, "parts": 2, "epochs": 3, "settings": {"ddp_backend": "gloo"}}
+    trainer = huggingface_parts.fit(model, rows, folder, kind=OrderedTrainer, q=0.5, **options)
+    return {"error": difference(model, expected.weights), "same": trainer.ordered.loss_fn.group is not None}
+
+
+def by_accelerate(folder: Path) -> dict[str, Any]:
+    expected = plain_loop(Task({"rule": RULE}, folder, epochs=3))
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
+    model, loss_fn = network(), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), rule=RULE, group=dist.group.WORLD)
+    wrapped, optimizer, loader = accelerator.prepare(model, sgd(model), batches())
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            accelerator.backward(loss_fn(wrapped(x), y))
+            optimizer.step()
+        loss_fn.end_epoch()
+    return {"error": difference(model, expected.weights), "same": S // 2 > loss_fn.q == expected.q}
+
+
+def main(folder: Path) -> None:
+    warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
+    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    torch.set_num_threads(1)
+    trainers = {"lightning": by_lightning, "huggingface": by_huggingface, "accelerate": by_accelerate}
+    results = {name: train(folder / name) for name, train in trainers.items()}
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, results)
+    if dist.get_rank() == 0:
+        (folder / "results.json").write_text(json.dumps(gathered))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,229 @@
+"""What Transformers adds to the contract of tests/contracts/test_trainers.py."""
+
+import doctest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ordered_sgd import AccuracyRule, OrderedLoss
+from ordered_sgd.errors import ArgumentError
+from tests.integrations.trainers import Falling, sgd
+
+pytestmark = pytest.mark.xdist_group("trainers")
+EVERY_TASK = pytest.mark.parametrize("task", ["sequence", "token", "causal"])
+
+
+@pytest.fixture
+def parts() -> Any:
+    """The partner is imported by the worker that runs these tests, not by all that collect them."""
+    import tests.integrations.huggingface_parts as parts
+
+    return parts
+
+
+@pytest.fixture
+def leaf() -> Any:
+    import ordered_sgd.integrations.huggingface as leaf
+
+    return leaf
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def close(model: nn.Module, expected: nn.Module) -> None:
+    torch.testing.assert_close(weights(model), weights(expected), rtol=0, atol=2e-6)
+
+
+def test_the_examples_in_the_docstrings_hold(leaf: Any) -> None:
+    from ordered_sgd.integrations import _labels
+
+    found = doctest.testmod(_labels)
+    assert found.attempted
+    assert not found.failed
+
+
+@EVERY_TASK
+def test_all_kept_is_the_plain_trainer_however_the_batch_is_padded_and_cut(
+    task: str, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    plain, ordered, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=32)
+    parts.fit(plain, rows, tmp_path)
+    parts.fit(ordered, rows, tmp_path, kind=leaf.OrderedTrainer, q=1.0, batch=4, parts=2)
+    close(ordered, plain)
+
+
+def ordered_by_hand(
+    model: Any, rows: list[dict[str, Tensor]], task: str, q: float, *, batch: int, parts: int, unit: str
+) -> None:
+    """Two epochs: the q largest of each micro-batch, weighted by its share of the labels of the update."""
+    optimizer, size = sgd(model), batch * parts
+    for start in [*range(0, len(rows), size)] * 2:
+        update = rows[start : start + size]
+        labels = torch.stack([row["labels"] for row in update])
+        shifted = labels[:, 1:] if task == "causal" else labels
+        in_all = (shifted != -100).sum()
+        optimizer.zero_grad()
+        for i in range(0, len(update), batch):
+            part = update[i : i + batch]
+            inputs = {name: torch.stack([row[name] for row in part]) for name in ("input_ids", "attention_mask")}
+            logits, target = model(**inputs).logits, shifted[i : i + batch]
+            if task == "causal":
+                logits = logits[:, :-1]
+            losses = F.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="none")
+            valid = target.flatten() != -100
+            units = losses[valid]
+            if unit == "sequence":
+                each = valid.view(target.shape).sum(1)
+                units = (losses.view(target.shape).sum(1) / each)[each > 0]  # an ignored label has the loss 0
+            kept = units.topk(max(1, int(q * len(units)))).values
+            (kept.mean() * valid.sum() / in_all).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("task", "unit"), [("sequence", "label"), ("token", "label"), ("causal", "label"), ("causal", "sequence")]
+)
+def test_the_q_largest_of_each_micro_batch_are_weighted_by_its_share_of_the_labels(
+    task: str, unit: str, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    found, expected, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=28)
+    ordered_by_hand(expected, rows, task, 0.5, batch=4, parts=2, unit=unit)  # the last update has one part, not two
+    how = {"unit": "sample"} if unit == "sequence" else {}
+    parts.fit(found, rows, tmp_path, kind=leaf.OrderedTrainer, q=0.5, batch=4, parts=2, **how)
+    close(found, expected)
+
+
+def test_a_micro_batch_without_a_label_adds_nothing(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    rows = parts.rows_for("token", n=8)
+    for row in rows[4:]:
+        row["labels"] = torch.full_like(row["labels"], -100)
+    with_it, without = parts.model_for("token"), parts.model_for("token")
+    parts.fit(with_it, rows, tmp_path, kind=leaf.OrderedTrainer, q=0.5, batch=4, parts=2)
+    parts.fit(without, rows[:4], tmp_path, kind=leaf.OrderedTrainer, q=0.5, batch=4)
+    close(with_it, without)
+
+
+def test_evaluation_is_the_plain_mean_and_is_not_seen_by_the_rule(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    rows, rule = parts.rows_for("token"), Falling()
+    settings = {"eval_strategy": "epoch", "per_device_eval_batch_size": 48}
+    model = parts.model_for("token")
+    trainer = parts.fit(
+        model, rows, tmp_path, kind=leaf.OrderedTrainer, rule=rule, settings=settings, eval_dataset=rows
+    )
+    inputs = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    plain = model.eval()(**inputs).loss.item()
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(plain, rel=1e-5)
+    assert [epoch for epoch, _ in rule.asked] == [1, 2]
+    assert trainer.ordered.loss_fn.q == -(-trainer.ordered.loss_fn._adaptive.s // 4)
+
+
+def test_q_and_the_plain_loss_are_logged_beside_the_ordered_one(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    settings = {"logging_strategy": "steps", "logging_steps": 6}
+    model, other = parts.model_for("sequence"), parts.model_for("sequence")
+    rows = parts.rows_for("sequence")
+    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": leaf.OrderedLossFunc("sequence", q=3)}
+    trainer = parts.fit(model, rows, tmp_path, settings=settings, batch=4, parts=2, epochs=1, **options)
+    logged = trainer.state.log_history[0]
+    loss_fn, optimizer, plain, ordered = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=3), sgd(other), [], []
+    for start in range(0, 48, 8):
+        optimizer.zero_grad()
+        for half in (rows[start : start + 4], rows[start + 4 : start + 8]):
+            inputs = {name: torch.stack([row[name] for row in half]) for name in half[0]}
+            labels = inputs.pop("labels")
+            logits = other(**inputs).logits
+            plain.append(F.cross_entropy(logits, labels).item())
+            ordered.append(loss_fn(logits, labels))
+            (ordered[-1] / 2).backward()
+        optimizer.step()
+    assert logged["ordered/q"] == 3
+    assert logged["ordered/mean_loss"] == pytest.approx(sum(plain) / 12, rel=1e-5)
+    assert logged["loss"] == pytest.approx(torch.stack(ordered).mean().item(), rel=1e-5)
+
+
+def test_a_checkpoint_from_any_step_goes_on_to_the_same_weights(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    def run(folder: str, rule: Falling, **options: Any) -> Any:
+        model, rows = parts.model_for("token"), parts.rows_for("token", n=32)
+        return parts.fit(model, rows, tmp_path / folder, kind=leaf.OrderedTrainer, rule=rule, **options)
+
+    whole_rule = Falling()
+    whole = run("whole", whole_rule, settings={"save_strategy": "steps", "save_steps": 1})
+    for step in (3, 4, 6):  # inside the first epoch of four steps, at its end, inside the second
+        rule, settings = Falling(), {"restore_callback_states_from_checkpoint": step == 6}
+        resumed = run("resumed", rule, settings=settings, resume=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        close(resumed.model, whole.model)
+        assert resumed.ordered.loss_fn.q == whole.ordered.loss_fn.q
+        assert rule.asked == whole_rule.asked[1 if step == 6 else 0 :]
+
+
+def test_with_a_process_group_the_loss_is_that_of_the_one_rank_in_it(leaf: Any, tmp_path: Path) -> None:
+    """The fast twin of tests/integrations/test_ranks.py."""
+    labels = torch.tensor([[0, 1, -100], [2, -100, -100]])
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = []
+        for group in (None, dist.group.WORLD):
+            logits = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            loss = leaf.OrderedLossFunc("token", q=2, group=group)({"logits": logits}, labels, num_items_in_batch=5)
+            loss.backward()
+            found += [loss.detach(), logits.grad]
+    finally:
+        dist.destroy_process_group()
+    torch.testing.assert_close(found[:2], found[2:])
+
+
+def test_what_would_be_passed_over_is_refused_when_the_trainer_is_made(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    rows, model = parts.rows_for("sequence"), parts.model_for("sequence")
+    with pytest.raises(ArgumentError, match=r"OrderedRule: label_smoothing_factor must be 0; got 0.1. Pass criterion="):
+        parts.fit(model, rows, tmp_path, kind=leaf.OrderedTrainer, q=3, settings={"label_smoothing_factor": 0.1})
+    with pytest.raises(
+        ArgumentError, match=r"the model's name must end in ForSeq.*; got Logits. Pass compute_loss_fun"
+    ):
+        parts.fit(parts.Logits(model), rows, tmp_path, kind=leaf.OrderedTrainer, q=3)
+    with pytest.raises(
+        ArgumentError, match="OrderedLossFunc: task must be one of sequence, token, causal; got 'tokens'"
+    ):
+        leaf.OrderedLossFunc("tokens", q=3)
+    with pytest.raises(ArgumentError, match=r"OrderedLossFunc: labels must be in every batch; got none\. Trainer"):
+        leaf.OrderedLossFunc("sequence", q=3)({"logits": torch.zeros(2, 3)}, None)
+    with pytest.raises(ArgumentError, match=r"OrderedLossFunc: labels must be classes; got torch.float32\. Pass"):
+        leaf.OrderedLossFunc("sequence", q=3)({"logits": torch.zeros(2, 3)}, torch.zeros(2, 3))
+    loss_func = leaf.OrderedLossFunc("sequence", q=3)
+    with pytest.raises(ArgumentError, match="OrderedTrainer: q, rule and unit must be left out; got some"):
+        leaf.OrderedTrainer(model, compute_loss_func=loss_func, q=3)
+
+
+def test_devices_that_would_be_weighted_wrongly_are_refused(leaf: Any) -> None:
+    rule = leaf.OrderedRule(leaf.OrderedLossFunc("sequence", q=3))
+    arguments = SimpleNamespace(label_smoothing_factor=0.0, average_tokens_across_devices=False, n_gpu=2)
+    with pytest.raises(ArgumentError, match=r"OrderedRule: devices of a process must be one; got 2\. Start"):
+        rule.on_init_end(arguments, None, None)
+    rule.loss_fn.group = object()
+    with pytest.raises(ArgumentError, match="OrderedRule: average_tokens_across_devices must be true for a group"):
+        rule.on_init_end(arguments, None, None)
+
+
+def test_a_rule_without_answers_to_count_is_refused_on_the_first_batch(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    loss_func = leaf.OrderedLossFunc("sequence", rule=AccuracyRule(), criterion=nn.MSELoss(reduction="none"))
+    rows = [{"x": torch.randn(6), "labels": torch.randn(())} for _ in range(8)]
+    model = parts.Logits(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
+    with pytest.raises(ArgumentError, match="OrderedLossFunc: the rule must find right answers to count in the first"):
+        parts.fit(model, rows, tmp_path, compute_loss_func=loss_func)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "PeftModelForCausalLM"])
+def test_language_models_of_any_name_predict_the_next_token(name: str, leaf: Any) -> None:
+    assert leaf._task(type(name, (), {})()) == "causal"
+
+
+def test_tuples_are_outputs_too(leaf: Any) -> None:
+    loss_func, logits = leaf.OrderedLossFunc("sequence", q=1), torch.randn(4, 3, requires_grad=True)
+    labels = torch.tensor([0, 1, 2, 0])
+    assert torch.equal(loss_func((logits,), labels), F.cross_entropy(logits, labels, reduction="none").max())

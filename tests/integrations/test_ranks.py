@@ -1,0 +1,23 @@
+"""Trainers on two real processes; the fast twin for Lightning is in test_lightning.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.core.distributed_launch import torchrun
+
+JOB = Path(__file__).with_name("ranks_job.py")
+
+
+@pytest.mark.slow
+def test_two_ranks_keep_the_q_largest_of_both_and_end_at_the_weights_of_one_process(tmp_path: Path) -> None:
+    run = torchrun(2, JOB, tmp_path, timeout=600)
+    assert run.returncode == 0, run.stderr[-4000:]
+    ranks = json.loads((tmp_path / "results.json").read_text())
+    assert len(ranks) == 2
+    for results in ranks:
+        assert set(results) == {"lightning", "huggingface", "accelerate"}
+        for name, found in results.items():
+            assert found["error"] < 2e-6, (name, found)
+            assert found["same"], (name, found)  # the rule has moved q as in one process; tokens: there is a group

@@ -1,0 +1,132 @@
+"""What skorch adds to the contract of tests/contracts/test_trainers.py."""
+
+import doctest
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from torch import nn
+from torch.nn import functional as F
+
+from ordered_sgd import AccuracyRule
+from ordered_sgd.errors import ArgumentError
+from tests.integrations.trainers import Falling, S, network, samples
+
+pytestmark = pytest.mark.xdist_group("trainers")
+
+
+@pytest.fixture
+def leaf() -> Any:
+    """The partner is imported by the worker that runs these tests, not by all that collect them."""
+    import ordered_sgd.integrations.skorch as leaf
+
+    return leaf
+
+
+def net_of(leaf: Any, **options: Any) -> Any:
+    usual: dict[str, Any] = {
+        "module": network,
+        "criterion": nn.CrossEntropyLoss,
+        "train_split": None,
+        "max_epochs": 2,
+        "lr": 0.1,
+    }
+    return leaf.OrderedNeuralNetClassifier(**{**usual, "batch_size": S, "verbose": 0, **options})
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    x, y = samples()
+    return x.numpy(), y.numpy()
+
+
+def test_the_examples_in_the_docstrings_hold(leaf: Any) -> None:
+    found = doctest.testmod(leaf)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_a_grid_search_over_q_and_rules_finds_what_fits_by_hand_find(leaf: Any) -> None:
+    x, y = arrays()
+    halves = [(np.arange(40), np.arange(40, 80)), (np.arange(40, 80), np.arange(40))]
+    grid = [{"q": [2, 0.5, 1.0]}, {"q": [None], "rule": [AccuracyRule(thresholds=(0.3,), divisors=(4,))]}]
+    search = GridSearchCV(net_of(leaf, q=1.0), grid, cv=halves, error_score="raise").fit(x, y)
+    for number, params in enumerate(search.cv_results_["params"]):
+        for split, (train, test) in enumerate(halves):
+            alone = net_of(leaf, q=1.0).set_params(**params).fit(x[train], y[train])
+            assert alone.score(x[test], y[test]) == search.cv_results_[f"split{split}_test_score"][number]
+    assert search.best_estimator_.ordered_.epoch == 2
+
+
+def test_the_history_has_q_and_both_losses_and_the_plain_loss_of_validation(leaf: Any) -> None:
+    from skorch.helper import predefined_split
+
+    x, y = arrays()
+    data = torch.utils.data.TensorDataset(*samples())
+    net = net_of(leaf, q=0.25, max_epochs=1, lr=0.0, train_split=predefined_split(data)).fit(x, y)
+    losses = F.cross_entropy(network()(torch.from_numpy(x)), torch.from_numpy(y), reduction="none").detach()
+    row = net.history[-1]
+    assert row["q"] == 2
+    assert row["train_loss"] == pytest.approx(losses.view(-1, S).topk(2).values.mean().item(), rel=1e-5)
+    assert row["train_mean_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert row["valid_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+
+
+def test_partial_fit_goes_on_where_q_was_and_fit_starts_anew(leaf: Any) -> None:
+    rule = Falling()
+    net = net_of(leaf, rule=rule).fit(*arrays())
+    assert net.history[:, "q"] == [8, 4]
+    assert net.partial_fit(*arrays()).history[:, "q"] == [8, 4, 2, 1]
+    assert net.fit(*arrays()).history[:, "q"] == [8, 4]
+    assert net.set_params(q=3, rule=None).partial_fit(*arrays()).history[:, "q"] == [8, 4, 3, 3]
+
+
+def test_a_clone_has_the_parameters_and_a_pickle_the_state_as_well(leaf: Any) -> None:
+    net = net_of(leaf, rule=AccuracyRule(thresholds=(0.3,), divisors=(4,))).fit(*arrays())
+    assert clone(net).get_params()["rule"] == net.rule
+    assert clone(net).get_params()["q"] is None
+    assert not hasattr(clone(net), "ordered_")
+    loaded = pickle.loads(pickle.dumps(net))
+    assert (loaded.ordered_.q, loaded.ordered_.epoch) == (2, 2)
+    assert np.array_equal(loaded.predict_proba(arrays()[0]), net.predict_proba(arrays()[0]))
+    for one in (net, loaded):
+        one.partial_fit(*arrays())
+    assert loaded.history[:, "q"] == net.history[:, "q"] == [8, 2, 2, 2]
+    assert np.array_equal(loaded.predict_proba(arrays()[0]), net.predict_proba(arrays()[0]))
+
+
+def test_probabilities_come_out_of_logits_and_of_modules_that_return_them(leaf: Any) -> None:
+    def with_softmax() -> nn.Module:
+        return nn.Sequential(network(), nn.Softmax(1))
+
+    x, y = arrays()
+    logits = net_of(leaf, q=3).fit(x, y)
+    probabilities = net_of(leaf, q=3, module=with_softmax, criterion=nn.NLLLoss).fit(x, y)
+    assert np.allclose(logits.predict_proba(x).sum(1), 1)
+    # NeuralNetClassifier adds an epsilon before it takes the logarithm
+    assert np.allclose(logits.predict_proba(x), probabilities.predict_proba(x), atol=1e-4)
+
+
+def test_a_sum_and_a_rule_without_answers_are_refused_at_once(leaf: Any) -> None:
+    with pytest.raises(ArgumentError, match="OrderedNeuralNetClassifier: criterion must be a mean over the batch"):
+        net_of(leaf, q=3, criterion__reduction="sum").fit(*arrays())
+    x, y = arrays()
+    mixed = np.eye(4, dtype=np.float32)[y]
+    rule = Falling()
+    with pytest.raises(ArgumentError, match="OrderedNeuralNetClassifier: the rule must find right answers to count"):
+        net_of(leaf, rule=rule).fit(x, mixed)
+    assert rule.asked == []
+
+
+def test_a_criterion_that_returns_a_loss_per_sample_is_averaged_in_validation(leaf: Any) -> None:
+    from skorch.helper import predefined_split
+
+    x, y = arrays()
+    data = torch.utils.data.TensorDataset(*samples())
+    options = {"q": 3, "lr": 0.0, "max_epochs": 1, "train_split": predefined_split(data)}
+    rows = [net_of(leaf, criterion__reduction=name, **options).fit(x, y).history[-1] for name in ("none", "mean")]
+    assert rows[0]["valid_loss"] == pytest.approx(rows[1]["valid_loss"], rel=1e-6)
+    assert rows[0]["train_loss"] == rows[1]["train_loss"]
