@@ -25,6 +25,7 @@ _DOOR = {
     "LinearDecay": "rules",
     "CosineDecay": "rules",
     "LossMassRule": "rules",
+    "SelectionTracker": "diagnostics.tracker",
     "ProximalSGD": "optim.proximal",
     "MirrorDescent": "optim.mirror",
 }
@@ -34,12 +35,14 @@ _MODULES = (
     "order",
     "theory",
     "data",
+    "diagnostics",
     "linear",
     "models",
 )  # reachable as ordered_sgd.<name> without an import of their own
 
 if TYPE_CHECKING:
     from . import data as data
+    from . import diagnostics as diagnostics
     from . import errors as errors
     from . import linear as linear
     from . import models as models
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from .core.selection import ordered_mean as ordered_mean
     from .core.selection import select_top_q as select_top_q
     from .core.step import OrderedStep as OrderedStep
+    from .diagnostics.tracker import SelectionTracker as SelectionTracker
     from .optim.mirror import MirrorDescent as MirrorDescent
     from .optim.proximal import ProximalSGD as ProximalSGD
     from .rules import AccuracyRule as AccuracyRule

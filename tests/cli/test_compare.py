@@ -37,7 +37,8 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
     for name in ("sgd", "ordered", "random", "ordered q=8", "adam", "ordered adam"):
         assert f"│ {name.rjust(0)}" in done.stdout or name in done.stdout
     page = (tmp_path / "compare.html").read_text()
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 3  # curves, which samples were chosen, the hardest of them
+    assert "% of the samples seen were not back-propagated" in page
     assert "http://" not in re.sub(r"http://www.w3.org\S*|http://purl.org\S*|http://creativecommons\S*", "", page)
     assert "<script" not in page
     before = json.loads(run(records, "list", "--json").stdout)
@@ -49,7 +50,7 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
 def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
     rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)
     assert sum(" at " in row["method"] for row in rows) == 3
-    assert (tmp_path / "compare.html").read_text().count("<svg") == 2
+    assert (tmp_path / "compare.html").read_text().count("<svg") == 4
 
 
 def test_a_table_of_one_s_own(tmp_path: Path) -> None:
@@ -93,7 +94,9 @@ def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
     assert "[2 of 400 epochs]" in text
     assert text.startswith("# Results\n")
     assert "| sgd |" in text
-    assert len(list((tmp_path / "pictures").glob("*.png"))) == 4  # boundaries, curves of both, Figure 2
+    assert (
+        len(list((tmp_path / "pictures").glob("*.png"))) == 6
+    )  # boundaries, curves of both, chosen, hardest, Figure 2
     rows = list(csv.DictReader(io.StringIO(run(records, "export").stdout)))
     assert len({(row["run_id"], row["epoch"]) for row in rows}) == len(rows) > 0
     assert len(json.loads(run(records, "export", "--format", "json").stdout)) == len(rows)

@@ -70,3 +70,14 @@ def test_bad_input_gets_one_clear_error(scores: object, y: object, text: str) ->
         cross_entropy(scores, y)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="bins must be at least 1"):
         calibration_error([[1.0, 2.0]], [0], bins=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_are_taken_as_they_come_out_of_a_model(dtype: torch.dtype) -> None:
+    scores, y = drawn()
+    rounded = torch.from_numpy(scores).to(dtype)
+    found = best_temperature(rounded.clone().requires_grad_(), torch.from_numpy(y))
+    assert found == pytest.approx(best_temperature(rounded.double().numpy(), y), rel=1e-6)
+    assert calibration_error(rounded.requires_grad_(), torch.from_numpy(y)) == pytest.approx(
+        calibration_error(rounded.detach().double().numpy(), y), abs=1e-6
+    )

@@ -101,7 +101,7 @@ def command(
         records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
-    write(out, compare_page(arms, rows, found, base, train, test))
+    write(out, compare_page(arms, rows, found, base, train, test, records.artifact))
     if as_json:
         show(rows, title="", as_json=True)
         return

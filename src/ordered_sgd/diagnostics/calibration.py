@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
+from ordered_sgd.diagnostics.arrays import as_array
 from ordered_sgd.errors import ArgumentError, message
 
 Array = NDArray[np.float64]
@@ -80,7 +81,7 @@ def calibration_error(scores: ArrayLike, y: ArrayLike, *, bins: int = 15, temper
 
 
 def _checked(where: str, scores: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(y)
+    values, labels = as_array(scores).astype(np.float64, copy=False), as_array(y)
     if values.ndim != 2 or labels.shape != values.shape[:1] or len(labels) == 0:
         got = f"shapes {values.shape} and {labels.shape}"
         remedy = "Pass scores (n, classes) and labels (n,)."

@@ -83,6 +83,8 @@ class LinearTraining(Training):
             for first in range(0, n, s):
                 loss.observe(torch.from_numpy(done.losses[first : first + s]), None)
         self.counts.numpy()[order] += done.kept
+        if self.tracker is not None:
+            self.tracker.update(order, done.losses, np.flatnonzero(done.kept))
         self.engine = KERNELS
         yield None
 

@@ -14,8 +14,9 @@ from ordered_sgd.data.catalog import CATALOG
 from ordered_sgd.data.dataset import Dataset
 from ordered_sgd.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.data.source import BatchSource
+from ordered_sgd.diagnostics.tracker import SelectionTracker
 from ordered_sgd.errors import NonFiniteLossError
-from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, grid_around, pack
+from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, TRACKER, grid_around, pack, pack_tracker
 from ordered_sgd.experiments.evaluate import Scores, batches, criterion_for, scores_of, two_columns
 from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.experiments.row import EpochRow, epoch_row
@@ -23,6 +24,7 @@ from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.models import build
 
 EVALUATE = 1000  # samples in a batch when nothing is learnt
+_TRACKED = 100_000  # samples of the largest set whose losses are kept by sample: some ten bytes each in the record
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Training:
         self.scaling = Recipe(changes.scaling)
         self.plain = _still(self.train_set, self.scaling, spec.seed)
         self.counts = torch.zeros(len(self.train_set), dtype=torch.int32)  # how often each sample was kept
+        self.tracker = _tracker(spec, self.train_set)
         self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None)
         options: dict[str, Any] = {} if spec.batchnorm is None else {"batchnorm": spec.batchnorm}
         self.step = OrderedStep(
@@ -62,6 +65,8 @@ class Training:
             rule=rule_for(spec),
             selection="random" if spec.method == "random" else "top",
             generator=torch.Generator().manual_seed(spec.seed),
+            trim=spec.trim,
+            trim_epochs=spec.trim_epochs,
             engine="dense" if spec.engine == "kernels" else spec.engine,  # type: ignore[arg-type]  # OrderedStep checks
             **options,
         )
@@ -98,12 +103,16 @@ class Training:
             }
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in added.items()}
             self.counts[indices[record.rows]] += 1  # an epoch has every sample once
+            if self.tracker is not None:
+                self.tracker.update(indices, record)
             if record.count == self.source.s:  # q may keep all of a smaller last batch, which is then a plain step
                 self.engine = record.engine
             yield None
 
     def _finish(self) -> EpochRow:
         """Accuracy, the rules, and the model over whole sets."""
+        if self.tracker is not None:
+            self.tracker.end_epoch()
         spec, q, rate = self.spec, self.step.q or 0, self._rate()
         counted = self._accuracy()  # may refresh BatchNorm: before the scores
         train = self._scores(self.plain)
@@ -124,10 +133,12 @@ class Training:
         )
 
     def artifacts(self) -> dict[str, bytes]:
-        """Beside the epochs: how often each sample was kept, if not always; the boundary in a plane."""
+        """Beside the epochs: how often each sample was kept, if not always; its losses; the boundary in a plane."""
         found = {}
         if self.spec.method != "sgd":
             found[SELECTION] = pack(counts=self.counts.numpy())
+        if self.tracker is not None:
+            found[TRACKER] = pack_tracker(self.tracker, self.train_set)
         if self.train_set.x.shape[1:] == (2,) and len(self.train_set.classes) == 2:
             x, y, plane = grid_around(self.train_set.x)
             points = replace(self.train_set, x=plane, y=np.zeros(len(plane), np.int64))
@@ -162,6 +173,7 @@ class Training:
             "epoch": self.epoch,
             "sums": self.sums,
             "counts": self.counts,
+            "tracker": None if self.tracker is None else self.tracker.state_dict(),
             "decayed": self.decayed,
             "engine": self.engine,
             "model": self.model.state_dict(),
@@ -177,6 +189,10 @@ class Training:
         self.epoch, self.sums = state["epoch"], dict(state["sums"])
         self.decayed, self.engine = state["decayed"], state["engine"]
         self.counts.copy_(state["counts"])
+        if self.tracker is not None and state.get("tracker") is not None:
+            self.tracker.load_state_dict(state["tracker"])
+        else:
+            self.tracker = None  # a checkpoint of an older version: what came before it is not known
         self.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])
         self.step.load_state_dict(state["step"])
@@ -189,6 +205,14 @@ def standard_scaling(table: Dataset) -> Scaling:
     """Mean and standard deviation of every column of a training set; a constant column is only shifted."""
     mean, std = table.x.mean(axis=0, dtype=np.float64), table.x.std(axis=0, dtype=np.float64)
     return Scaling(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()))
+
+
+def _tracker(spec: ExperimentSpec, train: Dataset) -> SelectionTracker | None:
+    """A tracker for the run that a report shows: ordered, of the first seed, and of no search for a rate."""
+    shown = spec.method == "ordered" and spec.seed == 0 and spec.validation == 0
+    if not shown or spec.augment == "mixup" or len(train) > _TRACKED:  # a mixed sample has two labels
+        return None
+    return SelectionTracker(len(train), y=train.y, classes=train.classes)
 
 
 def _still(data: Dataset, changes: Recipe, seed: int) -> BatchSource:

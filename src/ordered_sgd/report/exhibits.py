@@ -16,24 +16,26 @@ from ordered_sgd.experiments.results import RESULTS
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.report.boundaries import draw_boundaries
 from ordered_sgd.report.compare import comparison_table, verdicts
-from ordered_sgd.report.curves import draw_curves, draw_panels, draw_times
+from ordered_sgd.report.curves import draw_along, draw_curves, draw_panels, draw_times
 from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
-from ordered_sgd.report.marked import markdown_table
+from ordered_sgd.report.marked import fill, markdown_table
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import reruns
+from ordered_sgd.report.tracker import chosen_by
 
 ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: what was found in words, a table of text, figures by title, and notes."""
+    """A part of the report: what was found in words, a table of text, figures (or PNG files) by title, and notes."""
 
     title: str
     found: Sequence[str]
     rows: Sequence[Mapping[str, str]]
     figures: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    name: str = ""  # of the exhibit, which a page asks for it by
 
 
 def sections(
@@ -55,7 +57,7 @@ def sections(
         kept = {name: value for name, value in request.items() if name != "command"}
         try:
             if request["command"] == "compare":
-                parts.append(_compared(kept, run_all))
+                parts.append(_compared(kept, run_all, artifact))
                 continue
             one = Request.from_dict(kept)
             results = reproduce(one.shown().rows, run_all, trials=one.trials)
@@ -90,15 +92,19 @@ def _title(request: Mapping[str, Any]) -> str:
     return f"{numbered(request['exhibit'])}, protocol {request['protocol']}"
 
 
-def _compared(request: Mapping[str, Any], run_all: RunAll) -> Section:
+def _compared(request: Mapping[str, Any], run_all: RunAll, artifact: ReadArtifact) -> Section:
     base = ExperimentSpec.from_json(request["base"])
     extra = [ExperimentSpec.from_json(text) for text in request["extra"]]
     arms = compare(base, run_all, trials=request["trials"], tune=request["tune"], extra=extra)
     figures = {"Learning curves": draw_curves([arm for arm in arms if not arm.tuned])}
     if any(arm.tuned for arm in arms):
         figures["Learning curves at the best rates"] = draw_curves([arm for arm in arms if arm.tuned])
-    note = f"{request['trials']} seeds, {base.epochs} epochs, {request['samples']}."
-    return Section(_title({"command": "compare", **request}), verdicts(arms), comparison_table(arms), figures, (note,))
+    notes = [f"{request['trials']} seeds, {base.epochs} epochs, {request['samples']}."]
+    chosen = chosen_by(arms, artifact)
+    if chosen is not None:
+        figures |= chosen.pictures
+        notes.append(chosen.found)
+    return Section(_title({"command": "compare", **request}), verdicts(arms), comparison_table(arms), figures, notes)
 
 
 def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadArtifact) -> Section:
@@ -108,7 +114,12 @@ def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadA
         [f"{request.trials} seeds.", *shown.notes, *(note for one in results for note in one.row.notes)]
     )
     return Section(
-        title, found(results, shown), table(results, shown), _figures(shown, results, artifact), tuple(notes)
+        title,
+        found(results, shown),
+        table(results, shown),
+        _figures(shown, results, artifact),
+        tuple(notes),
+        shown.name,
     )
 
 
@@ -116,6 +127,8 @@ def _figures(shown: Exhibit, results: Sequence[Reproduced], artifact: ReadArtifa
     """The pictures of an exhibit: boundaries for Figure 1, error over time for whole trainings, curves for others."""
     if shown.crossed or shown.serial:
         return {}
+    if shown.along:
+        return {shown.title: draw_along(results, shown.along, shown.number)}
     if shown.compared:
         return {one.row.title: draw_times(one.arms) for one in results}
     pictures = {"Learning curves": draw_panels(results, shown.number)}
@@ -139,8 +152,24 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
     """The sections as a Markdown document, without figures."""
     lines = [f"# {heading}", "", "Generated from records by `osgd report --markdown`; do not edit.", ""]
     for part in parts:
-        lines += [f"## {part.title}", "", *(f"- {sentence}" for sentence in part.found), ""]
-        if part.rows:
-            lines += [markdown_table(part.rows), ""]
-        lines += [*(f"*{note}*  " for note in part.notes), ""]
+        lines += [f"## {part.title}", "", *_body(part), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def filled(page: str, parts: Sequence[Section]) -> tuple[str, dict[str, Any]]:
+    """The page with sections between the marks of their exhibits, and their figures by the name of a file."""
+    figures: dict[str, Any] = {}
+    for part in parts:
+        if part.name and f"<!-- {part.name} -->" in page:
+            files = {f"{part.name}{number or ''}": figure for number, figure in enumerate(part.figures.values())}
+            links = [f"![{part.title}]({name}.svg)" for name in files]
+            page = fill(page, part.name, ["\n".join(_body(part)).strip(), *links])
+            figures |= files
+    return page, figures
+
+
+def _body(part: Section) -> list[str]:
+    lines = [*(f"- {sentence}" for sentence in part.found), ""]
+    if part.rows:
+        lines += [markdown_table(part.rows), ""]
+    return [*lines, *(f"*{note}*  " for note in part.notes)]

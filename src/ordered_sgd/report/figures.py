@@ -1,6 +1,8 @@
 """What every figure shares: a canvas without global state, and files that are the same bytes when drawn again."""
 
+import base64
 import io
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,12 @@ def figure_grid(rows: int, columns: int, *, width: float = 4.0, height: float = 
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as an SVG element to be put into a page."""
+    """The figure, or the content of a PNG file, as an SVG element to be put into a page."""
+    if isinstance(figure, bytes):
+        width, height = struct.unpack(">II", figure[16:24])  # of PNG's first chunk
+        content = base64.b64encode(figure).decode()
+        image = f'<image width="{width}" height="{height}" href="data:image/png;base64,{content}"/>'
+        return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{image}</svg>'
     matplotlib = require("matplotlib", extra="lab", where="osgd")
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):
@@ -37,11 +44,15 @@ def as_svg(figure: Any) -> str:
 
 
 def save(figure: Any, stem: Path, suffixes: tuple[str, ...] = (".png", ".svg")) -> list[Path]:
-    """The figure as PNG and SVG beside each other; the folder is made if it is missing."""
+    """The figure as PNG and SVG beside each other, a PNG file's content as it is; the folder is made if need be."""
     matplotlib = require("matplotlib", extra="lab", where="osgd")
     if stem.suffix in (".png", ".svg"):
         stem = stem.with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(figure, bytes):
+        path = stem.with_name(f"{stem.name}.png")
+        path.write_bytes(figure)
+        return [path]
     paths = [stem.with_name(stem.name + suffix) for suffix in suffixes]
     with matplotlib.rc_context({"svg.hashsalt": "ordered-sgd", "svg.fonttype": "path"}):
         for path in paths:

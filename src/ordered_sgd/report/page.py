@@ -10,8 +10,9 @@ from ordered_sgd.errors import require
 from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.report.curves import draw_curves
-from ordered_sgd.report.exhibits import Section
+from ordered_sgd.report.exhibits import ReadArtifact, Section
 from ordered_sgd.report.figures import as_svg
+from ordered_sgd.report.tracker import chosen_by
 
 
 def compare_page(
@@ -21,12 +22,17 @@ def compare_page(
     base: ExperimentSpec,
     train: Dataset,
     test: Dataset,
+    artifact: ReadArtifact = lambda spec, name: None,
 ) -> str:
-    """The report of a comparison: what was found, the numbers, learning curves, and what exactly was run."""
+    """The report of a comparison: what was found, the numbers, curves, which samples were chosen, what was run."""
     given, tuned = [arm for arm in arms if not arm.tuned], [arm for arm in arms if arm.tuned]
     figures = [("At the given rate", as_svg(draw_curves(given)))]
     if tuned:
         figures.append(("Each at its best rate", as_svg(draw_curves(tuned))))
+    chosen = chosen_by(arms, artifact)
+    if chosen is not None:
+        figures += [(heading, as_svg(picture)) for heading, picture in chosen.pictures.items()]
+        verdicts = [*verdicts, chosen.found]
     facts = {
         "data": f"{train.label}: {len(train):,} training and {len(test):,} test samples",
         "licence of the data": train.licence,
