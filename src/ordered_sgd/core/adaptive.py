@@ -167,7 +167,7 @@ def _add(total: Tensor | None, new: Tensor) -> Tensor:
     return new.clone() if total is None else total.to(new.device) + new
 
 
-def _share_curve(losses: Tensor, s: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+def _share_curve(losses: Tensor, s: int, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The share of the loss carried by the 1, 2, ..., s largest and the batch's size, by which the share is weighted.
 
     Both are 0 for a batch that is not finite, or has nothing valid.
