@@ -50,9 +50,9 @@ def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's that led here: the innermost one outside this package and torch."""
+    """Warn at the line of the user's that led here: the innermost one outside this package, torch and trainers."""
     frame, level = sys._getframe(1), 2
-    ours = ("ordered_sgd", "torch", "None")
+    ours = ("ordered_sgd", "torch", "lightning", "transformers", "accelerate", "skorch", "click", "None")
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ours:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)

@@ -51,6 +51,18 @@ def test_a_small_q_from_the_first_step_is_warned_of_once(options: dict[str, Any]
         assert warning.filename == __file__
 
 
+def test_a_quarter_is_rounded_as_q_is_and_the_first_batch_may_be_a_small_one() -> None:
+    assert not warned(lambda: OrderedLoss(CE, q=0.25)(*batch(50)))
+    loss_fn = OrderedLoss(CE, q=4)
+    assert len(warned(lambda: [loss_fn(*batch(s)) for s in (8, 64, 128)])) == 1
+
+
+def test_a_small_last_batch_that_is_kept_whole_is_no_trap() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=1.0, engine="dense")
+    assert not warned(lambda: [step(torch.randn(s, 5), torch.randint(0, 5, (s,))) for s in (32, 2)])
+
+
 def test_a_resumed_training_is_not_warned_again() -> None:
     loss_fn = OrderedLoss(CE, q=2)
     warned(lambda: loss_fn(*batch()))

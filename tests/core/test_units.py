@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.core.checks import count_correct, ignore_index
 from ordered_sgd.core.selection import _top_rows_numpy, _top_rows_torch, top_rows
-from ordered_sgd.errors import ArgumentError
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 
 CE = nn.CrossEntropyLoss(reduction="none")
 
@@ -76,7 +76,7 @@ def test_accuracy_is_counted_over_what_is_valid() -> None:
     outputs, target = segmentation(ignored=0)  # a class of the outputs, so that an ignored pixel could seem right
     valid = target != 0
     expected = (outputs.argmax(1)[valid] == target[valid]).sum()
-    assert count_correct(outputs, target, valid=valid) == expected
+    assert count_correct(outputs, target, like=target, valid=valid) == expected
     loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), rule=AccuracyRule(), unit="pixel")
     loss_fn(outputs, target)
     loss_fn.end_epoch()
@@ -211,6 +211,7 @@ def test_weights_of_samples_and_of_elements_multiply_before_the_order() -> None:
         ({"trim": -1}, r"trim must be a count or a share in [0, 1); got -1. Use trim=0.1"),
         ({"mix": 1.5}, "mix must lie in [0, 1]; got 1.5. Use mix=0"),
         ({"cap": 0.0}, "cap must be positive; got 0.0. Use cap=None"),
+        ({"mix": "a"}, "mix must lie in [0, 1]; got 'a'. Use mix=0"),
         ({"trim": 1, "trim_epochs": -1}, "trim_epochs must be an int of at least 0; got -1. Use trim_epochs=0"),
     ],
 )
@@ -236,6 +237,9 @@ def test_a_wrong_knob_gets_rule_value_and_remedy(options: dict[str, Any], text: 
         (torch.ones(0, 3), {"unit": "token"}, "losses must hold at least one sample; got none."),
         (torch.ones(2, 3).long(), {"unit": "token"}, "losses must be floating-point; got torch.int64."),
         (torch.tensor(1.0), {"unit": "token"}, "losses must be one loss per sample, shape (s,); got a scalar."),
+        ([1.0, 2.0], {"unit": "token"}, "losses must be one loss per sample, shape (s,); got list."),
+        (torch.ones(4), {"unit": "token", "within": "sample"}, 'losses must be (s, ...) for within="sample"; got'),
+        (torch.ones(4), {"unit": "group", "ids": [0, 0, 1, 1]}, "ids must be integers of shape (4,); got list."),
     ],
 )  # fmt: skip
 def test_a_wrong_batch_gets_rule_value_and_remedy(losses: Any, options: dict[str, Any], text: str) -> None:
@@ -244,7 +248,83 @@ def test_a_wrong_batch_gets_rule_value_and_remedy(losses: Any, options: dict[str
     assert str(error.value).startswith(f"ordered_mean: {text}")
 
 
-def test_fixed_q_as_a_rule_is_a_share_of_valid_units_too() -> None:
+def test_a_rule_counts_samples_whatever_is_masked() -> None:
     losses, mask = torch.rand(40, requires_grad=True), torch.arange(40) < 20
     loss_fn = OrderedLoss(lambda x: x, rule=FixedQ(0.25))
-    assert loss_fn(losses, mask=mask).item() == pytest.approx(ordered_mean(losses[:20], 5).item())
+    assert loss_fn(losses, mask=mask).item() == pytest.approx(ordered_mean(losses[:20], 10).item())
+
+
+def test_a_smaller_batch_keeps_as_many_samples_when_compiled_as_well() -> None:
+    def kept(compiled: bool) -> int:
+        loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+        run = torch.compile(loss_fn, backend="eager") if compiled else loss_fn
+        run(torch.randn(64, 3, requires_grad=True), torch.zeros(64, dtype=torch.int64))
+        loss_fn.end_epoch(accuracy=1.0)
+        x = torch.randn(16, 3, requires_grad=True)
+        run(x, torch.zeros(16, dtype=torch.int64)).backward()
+        assert x.grad is not None
+        return int(x.grad.abs().sum(1).count_nonzero())
+
+    assert kept(False) == kept(True) == 4
+
+
+def sequences(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, y, reduction="none").mean(1)
+
+
+def test_answers_are_counted_only_where_there_is_one_for_each_loss() -> None:
+    outputs, y = torch.randn(16, 5, 20, requires_grad=True), torch.randint(0, 5, (16, 20))
+    loss_fn = OrderedLoss(sequences, rule=AccuracyRule())
+    loss_fn(outputs, y, mask=torch.ones(16))
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        loss_fn.end_epoch()
+    model = nn.Conv1d(4, 5, 1)
+    step = OrderedStep(model, sequences, torch.optim.SGD(model.parameters(), lr=0.1), rule=AccuracyRule())
+    step(torch.randn(16, 4, 20), y)
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        step.end_epoch()
+
+
+def test_accuracy_of_groups_is_that_of_their_elements() -> None:
+    y = torch.randint(0, 3, (24,))
+    outputs = F.one_hot(y, 3).float().requires_grad_()
+    loss_fn = OrderedLoss(lambda o, t: F.cross_entropy(o, t, reduction="none"), rule=AccuracyRule(), unit="group")
+    loss_fn(outputs, y, ids=torch.arange(24) // 8)
+    loss_fn.end_epoch()
+    assert loss_fn._adaptive._last is not None
+    assert loss_fn._adaptive._last.accuracy == 1
+
+
+def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn(torch.randn(4, 3, requires_grad=True), torch.full((4,), -100))
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        loss_fn.end_epoch()
+
+
+def test_nothing_valid_is_zero_in_eval_mode_and_mixed_too() -> None:
+    loss_fn = OrderedLoss(CE, q=0.5, unit="group").eval()
+    assert loss_fn(torch.randn(4, 3), torch.full((4,), -100), ids=torch.arange(4)).item() == 0
+    assert ordered_mean(torch.rand(0), 0.5, mask=torch.ones(0)).item() == 0
+    assert ordered_mean(torch.rand(0, 5), 0.5, unit="token", within="sample", mask=torch.ones(0, 5)).item() == 0
+
+
+def test_a_cap_is_for_training_and_does_not_hide_what_is_infinite() -> None:
+    loss_fn = OrderedLoss(lambda x: x, q=1.0, cap=1.0)
+    losses = torch.tensor([10.0, 0.5])
+    assert loss_fn(losses).item() == 0.75
+    assert loss_fn.eval()(losses).item() == 5.25
+    assert ordered_mean(torch.tensor([torch.inf, 1.0]), 2, cap=1.0).item() == torch.inf
+    model = nn.Linear(1, 1, bias=False)
+    step = OrderedStep(
+        model, lambda o, y: (o.squeeze(1) / y).abs(), torch.optim.SGD(model.parameters(), lr=0.1), q=2, cap=1.0
+    )
+    with pytest.raises(NonFiniteLossError):
+        step(torch.ones(4, 1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize("q", [np.float32(0.5), np.int64(2), np.float64(0.5)])
+def test_numbers_of_numpy_are_numbers(q: Any) -> None:
+    losses = torch.arange(8.0).reshape(2, 4)
+    assert ordered_mean(losses, q, unit="token", within="sample").item() == 4.5
+    assert ordered_mean(losses.flatten(), 2, trim=np.int64(2)).item() == 4.5

@@ -80,12 +80,12 @@ class AdaptiveQ:
         """Whether the rule wants to know how many answers are right."""
         return self.rule is not None and self.rule.needs == "accuracy"
 
-    def level(self, s: int) -> float:
-        """The q for a batch of which only some may be valid: a count if q was given as one, else a share."""
+    def level(self, s: int, *, share: bool) -> float:
+        """The q for a batch of which only some may be valid: what was given, or the rule's as a count or a share."""
         if self.fixed is not None:
             return self.fixed
         s = max(s, self.s)
-        return float(self.q_for(s) / s)
+        return float(self.q_for(s) / s) if share else self.q_for(s)
 
     def observe(
         self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
@@ -133,7 +133,7 @@ class AdaptiveQ:
                 remedy = "Divide a percentage by 100."
                 raise ArgumentError(message(where, "accuracy", "be a share in [0, 1]", given, remedy))
             return float(given)
-        if self._correct is not None and self._counted is not None:
+        if self._correct is not None and self._counted is not None and float(self._counted) > 0:
             return float(self._correct) / float(self._counted)
         if self.rule is not None and self.rule.needs == "accuracy":
             remedy = "Pass accuracy=: only outputs of shape (s, C) with integer targets of shape (s,) are counted."

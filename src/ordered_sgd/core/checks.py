@@ -83,15 +83,16 @@ def _broadcast(args: tuple[Any, ...]) -> bool:
     return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
 
 
-def count_correct(*args: Any, valid: Tensor | None = None) -> Tensor | None:
+def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None) -> Tensor | None:
     """How many integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
 
-    With `valid`, of the targets' shape, only those count.
+    There must be one target for each loss of `like`. With `valid`, of the same shape, only those count.
     """
     if len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
         return None
     outputs, target = args
     countable = outputs.dim() > 1 and outputs.shape[1] > 1 and outputs.shape[:1] + outputs.shape[2:] == target.shape
+    countable = countable and target.shape == like.shape  # a mean over a sequence has fewer losses than answers
     if not countable or target.is_floating_point() or target.dtype == torch.bool:
         return None
     if valid is not None:

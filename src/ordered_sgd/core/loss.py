@@ -15,17 +15,19 @@ from ordered_sgd.core.checks import (
     not_ignored,
     refuse_reduced,
 )
-from ordered_sgd.core.selection import mean, mean_of_rows, random_rows, top_rows
+from ordered_sgd.core.selection import mean_of_rows, random_rows, top_rows
 from ordered_sgd.core.traps import warn_of_small_q, warn_of_weights
 from ordered_sgd.core.units import (
     Unit,
     Within,
     as_units,
+    capped,
     check_mask,
     check_mixture,
     check_unit,
     mean_of_units,
     mixed,
+    plain_trim,
     trimmed,
 )
 from ordered_sgd.errors import ArgumentError, check_choice, message
@@ -48,8 +50,8 @@ class OrderedLoss(nn.Module):
     q
         A count, or a share of each batch in (0, 1].
     rule
-        How q moves over training, in place of `q`; call :meth:`end_epoch` once per epoch. Where only a part of a batch
-        is valid, or what is ordered is not samples, q is taken as a share.
+        How q moves over training, in place of `q`; call :meth:`end_epoch` once per epoch. Of samples it is a count, of
+        other units a share of the valid ones.
     selection
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
     generator
@@ -61,7 +63,7 @@ class OrderedLoss(nn.Module):
         epoch to all of it after `trim_epochs` of them (:meth:`end_epoch` counts them; 0: from the first step). Dropped
         before anything is learned, the largest losses are not the wrong labels.
     mix, cap
-        Mix in so much of the plain mean; count a loss above the cap as the cap, without a gradient.
+        Mix in so much of the plain mean; in training count a loss above the cap as the cap, without a gradient.
     group
         Keep the q largest of all ranks of this process group instead of each rank's own; see
         :func:`ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
@@ -113,12 +115,13 @@ class OrderedLoss(nn.Module):
         self.generator = generator or torch.Generator().manual_seed(0)
         self.unit = unit
         self.within = within
-        self.trim = trim
+        self.trim = plain_trim(trim)
         self.trim_epochs = trim_epochs
         self.mix = mix
         self.cap = cap
         self.group = group
         self._ignored = ignore_index(criterion)
+        self._warned = False  # of a small q
         if selection == "top":
             warn_of_weights(_where, criterion)
         if group is not None:
@@ -148,8 +151,11 @@ class OrderedLoss(nn.Module):
             valid = given if valid is None else valid & given
         values, units = self._units(losses, valid, ids)
         if not self.training:
-            return mean(values) if units is None else mean_of_units(values, units, 1.0, where=self._where)
-        correct = count_correct(*args, *kwargs.values(), valid=valid) if self.counts_answers else None
+            return mean_of_units(values, units, 1.0, where=self._where)
+        correct = counted = None
+        if self.counts_answers:
+            correct = count_correct(*args, *kwargs.values(), like=losses, valid=valid)
+            counted = torch.tensor(losses.numel(), device=losses.device) if valid is None else valid.sum()
         if self.group is not None:
             mine = values.flatten() if units is None else values[units]
             return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=mask is not None)
@@ -159,13 +165,13 @@ class OrderedLoss(nn.Module):
             self._adaptive.observe(
                 values.detach().flatten(),
                 correct,
-                None if valid is None else valid.sum(),
+                counted,
                 None if units is None else units.flatten(),
             )
         if units is None and self.unit == "sample":
             return mixed(mean_of_rows(values, self.choose(values.detach())), values, self._trim_now, self.mix)
         draw = self._draw if self.selection == "random" else None
-        q, trim = self._adaptive.level(s), self._trim_now
+        q, trim = self._adaptive.level(s, share=self.unit != "sample"), self._trim_now
         return mean_of_units(
             values, units, q, within=self.within, trim=trim, mix=self.mix, draw=draw, where=self._where
         )
@@ -183,7 +189,8 @@ class OrderedLoss(nn.Module):
             self.see(s)
             self._adaptive.observe(joined.losses, joined.correct)
         share = self.unit != "sample" and s > 0
-        rows = self.choose(joined.losses, resolve_q(self._adaptive.level(s), s, self._where) if share else None)
+        q = resolve_q(self._adaptive.level(s, share=True), s, self._where) if share else None
+        rows = self.choose(joined.losses, q)
         return mean_over_ranks(losses, rows, joined, trim=self._trim_now, mix=self.mix)
 
     def _losses(self, args: tuple[Any, ...], kwargs: dict[str, Any], sample_weight: Tensor | None) -> Tensor:
@@ -191,6 +198,9 @@ class OrderedLoss(nn.Module):
         losses = check_returned(self.criterion(*args, **kwargs), args, kwargs, self._where)
         if sample_weight is None:
             return losses
+        if not isinstance(sample_weight, Tensor):
+            got, advice = type(sample_weight).__name__, "Use torch.tensor(sample_weight)."
+            raise ArgumentError(message(self._where, "sample_weight", "be a torch tensor", got, advice))
         if sample_weight.shape == losses.shape[:1]:
             sample_weight = sample_weight.reshape(-1, *[1] * (losses.dim() - 1))
         elif sample_weight.shape != losses.shape:
@@ -203,7 +213,7 @@ class OrderedLoss(nn.Module):
         """One loss per unit, capped, and which are valid."""
         empty = self.group is not None and self.training
         values, units = as_units(losses, valid, self.unit, ids, self._where, empty=empty)
-        return values if self.cap is None else values.clamp(max=self.cap), units
+        return capped(values, self.cap) if self.training else values, units
 
     def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
         """The criterion's losses, shape (s,), weighted and capped, not reduced."""
@@ -235,8 +245,9 @@ class OrderedLoss(nn.Module):
 
     def see(self, s: int) -> None:
         """Tell the rule that a training batch of s came; `OrderedStep` does so for its own."""
-        if self._adaptive.s == 0 and self.selection == "top" and self.unit == "sample":
-            warn_of_small_q(self._where, self._adaptive.q_for(s), s)
+        larger = s > self._adaptive.s and self._adaptive.epoch == 0
+        if larger and not self._warned and self.selection == "top" and self.unit == "sample":
+            self._warned = warn_of_small_q(self._where, self._adaptive.q_for(s), s)
         self._adaptive.see(s)
 
     def observe(self, losses: Tensor, correct: Tensor | None) -> None:

@@ -89,12 +89,12 @@ def ordered_mean(
         ``"sample"`` keeps q of the tokens or pixels of each sample, ``"batch"`` q of all; the mean is over the kept.
     trim
         A count, or a share in [0, 1) of the valid units: the largest are dropped first, because they are often wrong
-        labels, then the q largest of the rest are kept. It does harm before the model has learned anything: see
-        `trim_epochs` of :class:`ordered_sgd.OrderedLoss`.
+        labels, then the q largest of the rest are kept; a q that is a share is one of all valid units. It does harm
+        before the model has learned anything: see `trim_epochs` of :class:`ordered_sgd.OrderedLoss`.
     mix
         (1 - mix) times the ordered mean plus mix times the plain one.
     cap
-        Losses above it count as the cap and have no gradient.
+        Losses above it count as the cap and have no gradient; one that is infinite stays so.
     group
         A process group of torch.distributed: the batch is then that of all its ranks together, of which each calls
         this with its own losses, how many it may have, or none; q counts over all of them and ties go to the lower
@@ -124,8 +124,7 @@ def ordered_mean(
     units.check_unit(unit, within, group, where)
     units.check_mixture(trim, mix, cap, where)
     values, valid = units.as_units(losses, mask, unit, ids, where, empty=group is not None)
-    if cap is not None:
-        values = values.clamp(max=cap)
+    values, trim = units.capped(values, cap), units.plain_trim(trim)
     if group is None:
         return units.mean_of_units(values, valid, q, within=within, trim=trim, mix=mix, where=where)
     from ordered_sgd.core.distributed import check_group, join, mean_over_ranks

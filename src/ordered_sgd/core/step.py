@@ -37,7 +37,8 @@ class OrderedStep:
     model
         Called as ``model(x)``, ``model(*x)`` for a tuple and ``model(**x)`` for a dict.
     criterion
-        ``criterion(outputs, y)`` returns one loss per sample: build it with ``reduction="none"``.
+        ``criterion(outputs, y)`` returns one loss per sample: build it with ``reduction="none"``. A sample whose target
+        is the criterion's `ignore_index` counts as one of loss 0: leave it out of the batch, or use `OrderedLoss`.
     optimizer
         Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
     q, rule
@@ -59,8 +60,8 @@ class OrderedStep:
         its update on the device and the error comes with the next step; with any other one the update waits until the
         losses are known, while the device is busy with the backward pass.
     trim, trim_epochs, cap
-        Drop the largest losses first, and cap what is left; see :class:`ordered_sgd.OrderedLoss`. (Its `mix` needs the
-        gradient of the whole batch, so that a step has nothing to save.)
+        Drop the largest losses first, and cap what is left; see :class:`ordered_sgd.OrderedLoss`. The record holds the
+        capped losses. (Its `mix` needs the gradient of the whole batch, so that a step has nothing to save.)
     group
         Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
         `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
@@ -221,8 +222,8 @@ class OrderedStep:
         outputs = self.forward(self._parallel.model, x)
         losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Scored(losses, count_correct(outputs, y))
-        return Scored(losses, partial(count_correct, outputs.detach(), y))  # counted if somebody asks
+            return Scored(losses, count_correct(outputs, y, like=losses))
+        return Scored(losses, partial(count_correct, outputs.detach(), y, like=losses.detach()))  # if somebody asks
 
     def _choose(self, losses: Tensor, correct: Correct) -> Tensor | None:
         """Line 4, or None if a loss is seen not to be finite."""
@@ -234,7 +235,7 @@ class OrderedStep:
             return None
         self.loss.see(losses.shape[0])
         rows = self.loss.choose(losses)
-        if rows.shape[0] <= 2 and self._couples:
+        if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
         self._divisor = rows.shape[0]

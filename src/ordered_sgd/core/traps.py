@@ -20,11 +20,13 @@ def _trap(where: str, name: str, rule: str, got: object, remedy: str) -> None:
     warn(f"{message(where, name, rule, got, remedy)} {_SILENCE}", TrapWarning)
 
 
-def warn_of_small_q(where: str, q: int, s: int) -> None:
-    """Warn if the first step keeps less than a quarter: before anything is learned the largest losses tell little."""
-    if 4 * q < s:
+def warn_of_small_q(where: str, q: int, s: int) -> bool:
+    """Whether less than a quarter is kept in the first epoch, and a warning: large losses tell little yet."""
+    if q < s // 4:  # a quarter is rounded down as q is
         remedy = "Start from all with rule=AccuracyRule() or LinearDecay(epochs); a wrong label has the largest loss."
         _trap(where, "q", f"be a quarter of the batch or more in the first epoch (s = {s})", q, remedy)
+        return True
+    return False
 
 
 def warn_of_weights(where: str, criterion: Callable[..., Any]) -> None:

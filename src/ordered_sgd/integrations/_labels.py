@@ -49,6 +49,7 @@ class OrderedLossFunc:
         self.task, self._classes = task, criterion is None
         criterion = criterion or nn.CrossEntropyLoss(reduction="none")
         unit = unit or ("sample" if task == "sequence" else "token")
+        self._ignored = ignore_index(criterion)
         self.loss_fn = WatchedLoss(criterion, unit=unit, **options, _where=where)  # type: ignore[arg-type]
         if task != "sequence":
             self.loss_fn.criterion = _PerToken(criterion)
@@ -63,15 +64,22 @@ class OrderedLossFunc:
             remedy = "Pass OrderedLossFunc(task, criterion=...) for regression and for several labels at once."
             raise ArgumentError(message("OrderedLossFunc", "labels", "be classes", labels.dtype, remedy))
         logits = (outputs["logits"] if isinstance(outputs, dict) else outputs[0]).float()
+        labels = labels.to(logits.device)
         if self.task == "causal":
             labels = pad(labels, (0, 1), value=-100)[..., 1:]  # the last position predicts nothing
         if self.task != "sequence":
             logits = logits.transpose(1, 2)  # the classes second, as torch has it
+        if labels.is_floating_point() and logits.shape == (*labels.shape, 1):
+            logits = logits.squeeze(-1)  # a regression
+        there = labels != -100
+        if not labels.is_floating_point():  # a criterion of another mind must not stumble over -100
+            labels = labels.masked_fill(~there, 0 if self._ignored is None else self._ignored)
         training = torch.is_grad_enabled()  # evaluation is without
-        loss: Tensor = self.loss_fn.train(training)(logits, labels.to(logits.device))
+        mask = there if there.dim() == 1 or self.task != "sequence" else None  # else labels are not one for each loss
+        loss: Tensor = self.loss_fn.train(training)(logits, labels, mask=mask)
         if num_items_in_batch is None:
             return loss
-        valid, group = (labels != -100).sum().to(logits.device), self.loss_fn.group
+        valid, group = there.sum(), self.loss_fn.group
         if training and group is not None:
             dist.all_reduce(valid, group=group)
             valid = valid / group.size()  # Trainer multiplies by the number of processes
