@@ -15,6 +15,8 @@ from ordered_sgd.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
 from ordered_sgd.core.step import ENGINES
 from ordered_sgd.errors import OrderedSGDError
 
+pytestmark = pytest.mark.xdist_group("bench step")  # measured once
+
 PLAN = Plan(["logistic"], s=8, qs=(8, 4), rounds=2, warmup=1)
 
 

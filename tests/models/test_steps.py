@@ -61,8 +61,8 @@ ROWS = [
     Row("lenet", (1, 16, 16), options={"hidden": 1024, "dropout": 0.5}),
     Row("preact-resnet18", (3, 16, 16), options={**SMALL_RESNET, **GROUP}, auto="rows"),
     Row("preact-resnet18", (3, 16, 16), options=SMALL_RESNET, coupled=True, auto="rows"),
-    Row("wrn-28-10", (3, 8, 8), options={**SMALL_WRN, **GROUP, "dropout": 0.3}, auto="rows"),
-    Row("wrn-28-10", (3, 8, 8), options=SMALL_WRN, coupled=True, auto="rows"),
+    Row("wrn-28-10", (3, 8, 8), options={**SMALL_WRN, **GROUP, "dropout": 0.3}, auto="rows", slow=True),
+    Row("wrn-28-10", (3, 8, 8), options=SMALL_WRN, coupled=True, auto="rows", slow=True),
     *(Row(f"figure1{panel}", (2,), binary_cross_entropy, classes=2) for panel in "abcd"),
     Row("preact-resnet18", (3, 16, 16), options=GROUP, auto="rows", slow=True),
     Row("wrn-28-10", (3, 8, 8), options=GROUP, auto="rows", slow=True),
@@ -73,7 +73,9 @@ EXACT = [  # all but what auto does with BatchNorm
     for engine in ENGINES
     if not (row.coupled and engine == "auto")
 ]
-COUPLED = [row for row in ROWS if row.coupled]
+COUPLED = [
+    pytest.param(row, id=str(row), marks=[pytest.mark.slow] if row.slow else []) for row in ROWS if row.coupled
+]
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +145,7 @@ def test_steps_of_every_engine_are_those_of_plain_autograd(row: Row, engine: str
         ("auto", {}, 0.75),
     ],
 )
-@pytest.mark.parametrize("row", COUPLED, ids=str)
+@pytest.mark.parametrize("row", COUPLED)
 def test_with_batchnorm_the_gradient_points_where_the_one_liners_does(
     row: Row, engine: str, options: dict[str, Any], cosine: float
 ) -> None:

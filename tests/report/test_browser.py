@@ -17,6 +17,8 @@ from ordered_sgd.cli.compare import command as compare
 from ordered_sgd.cli.report import command as report
 from ordered_sgd.cli.reproduce import command as reproduce
 
+pytestmark = pytest.mark.xdist_group("browser")  # the pages are made once
+
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 DESK = {"viewport": {"width": 1280, "height": 900}}
