@@ -73,9 +73,7 @@ EXACT = [  # all but what auto does with BatchNorm
     for engine in ENGINES
     if not (row.coupled and engine == "auto")
 ]
-COUPLED = [
-    pytest.param(row, id=str(row), marks=[pytest.mark.slow] if row.slow else []) for row in ROWS if row.coupled
-]
+COUPLED = [pytest.param(row, id=str(row), marks=[pytest.mark.slow] if row.slow else []) for row in ROWS if row.coupled]
 
 
 @pytest.fixture(autouse=True)

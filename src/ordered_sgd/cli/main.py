@@ -20,6 +20,7 @@ COMMANDS = {
     "gamma": "The weights that a choice of (n, s, q) gives to the ranks of the losses, as numbers and a figure.",
     "q": "What a choice of q means: effective sample size, CVaR level, share of the hardest samples.",
     "bench": "Speed measured on this machine: a training step with each engine, against plain SGD and its limits.",
+    "playground": "A local web page: watch SGD, ordered SGD and a random q train on points in the plane.",
 }
 
 
