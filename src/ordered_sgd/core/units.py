@@ -203,7 +203,10 @@ def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:
 def _mean_by_rows(values: Tensor, keys: Tensor, valid: Tensor | None, q: float, trim: float, where: str) -> Tensor:
     """The same on the CPU, faster: only valid units are ordered, and only kept ones are in the graph."""
     if values.shape[0] != 1 and values.shape[1] < _SORT_ROWS_BELOW:
-        return _mean_where(values, _kept_numpy(keys, valid, q, trim))
+        try:
+            return _mean_where(values, _kept_numpy(keys, valid, q, trim))
+        except RuntimeError:  # a tensor without plain memory of its own, as inside torch.func
+            return _mean_by_sorting(values, keys, valid, q, trim, where)
     size, rows = values.shape[1], [torch.empty(0, dtype=torch.int64)]
     for number in range(values.shape[0]):
         place = None if valid is None else valid[number].nonzero().squeeze(1)
