@@ -44,7 +44,7 @@ results: $(READY)  ## RESULTS.md and its records: takes up those that are here a
 	test ! -e $(RECORDS) || $(BIN)/osgd records import $(RECORDS)
 	$(BIN)/osgd reproduce results
 	$(BIN)/osgd records export --digits 6 | gzip -9n > .results/new.csv.gz && mv .results/new.csv.gz $(RECORDS)
-	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md
+	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md --page docs/units.md
 
 build: $(READY)  ## sdist and wheel in dist/
 	$(BIN)/python -m build --quiet

@@ -22,9 +22,14 @@ def test_every_result_that_is_shown_can_be_asked_for_and_is_there_once() -> None
     rows = [(one.exhibit, one.protocol, row.id) for one in RESULTS for row in one.shown().rows]
     assert len(set(rows)) == len(rows)
     for protocol in ("paper", "authors-code"):
+        assert ("table1", protocol, "semeion-logistic-aug") in rows
         for name in ("semeion-logistic", "semeion-svm", "semeion-lenet", "mnist-logistic", "mnist-svm"):
             assert ("table1", protocol, name) in rows
             assert name.startswith("mnist") or ("table5", protocol, name) in rows
+    assert {
+        ("ablation", "authors-code", "mnist-svm-hidden-on-hinge-mean-lr-0.01"),
+        ("label-noise", "paper", "digits-40"),
+    } <= {*rows}
     assert {("batchnorm", "authors-code", "cifar10-preact-resnet18"), ("figure1", "paper", "figure1a")} <= {*rows}
 
 
