@@ -90,8 +90,12 @@ def draw_along(results: Sequence[Reproduced], field: str, number: str) -> Any:
         colour = LINES[position % len(LINES)]
         axis.plot(x, mean, color=colour, label=arm.name, linewidth=1.6, marker="o", markersize=4)
         axis.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
-    axis.set(xlabel=_FIELDS.get(field, field), ylabel=LABELS.get(number, number), xticks=x)
-    _legend(figure, axis, 2)
+    axis.set(xlabel=_FIELDS.get(field, field), ylabel=LABELS.get(number, number), xticks=x, yscale="log")
+    low, high = axis.get_ylim()  # arms that fail would press the others together on a plain scale
+    axis.set_yticks([tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high])
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("")
+    _legend(figure, axis, 3)
     return figure
 
 
