@@ -74,7 +74,13 @@ EXAMPLES = {  # how each runs at a small size in one process, and words that it 
 ON_RANKS = "02_distributed.py"
 
 
-@pytest.mark.parametrize("name", sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS}))
+LONG = ("04_accelerate.py", "05_label_errors.py")
+NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in NAMES]
+)
 def test_examples_run_at_a_small_size(name: str, tmp_path: Path) -> None:
     arguments, words = EXAMPLES[name]
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
@@ -83,7 +89,8 @@ def test_examples_run_at_a_small_size(name: str, tmp_path: Path) -> None:
     assert words in " ".join(run.stdout.split())
 
 
-@pytest.mark.parametrize("options", [[], pytest.param(["--shard"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--shard"]])
 def test_the_example_on_ranks_runs_on_two(options: list[str]) -> None:
     run = torchrun(2, ROOT / "examples" / ON_RANKS, "--epochs", 4, *options)
     assert run.returncode == 0, run.stderr

@@ -50,6 +50,7 @@ def test_the_command_prints_four_tables_and_its_record_makes_the_page(tmp_path: 
     assert text == linear_bench_page(text, record)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_few_rows")
 def test_parts_can_be_asked_for_alone(tmp_path: Path) -> None:
     done = run("linear", "--parts", "growth", "--rounds", "2", "--json", "--out", str(tmp_path / "b.json"))

@@ -76,6 +76,7 @@ def test_it_ticks_as_often_as_planned_and_probes_each_step_once(measured) -> Non
     assert asked.count(("logistic", SGD, 8)) == 1
 
 
+@pytest.mark.slow
 def test_threads_are_as_before_even_when_it_is_left_early() -> None:
     torch.set_num_threads(1)
     columns = measure(Plan(["logistic"], s=8, qs=(8,), threads=(2,), rounds=2, warmup=0, probe=False))
@@ -203,6 +204,7 @@ def test_a_probe_runs_in_a_process_of_its_own() -> None:
     assert probe.compile_seconds >= 0
 
 
+@pytest.mark.slow
 def test_a_probe_that_fails_says_why() -> None:
     with pytest.raises(OrderedSGDError, match=r"the probe of logistic, nothing, q = 2 must finish; got .*nothing"):
         probe_apart("logistic", "nothing", s=8, q=2, threads=1)

@@ -83,6 +83,7 @@ def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
     assert "must return (data, model); got int" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
     done = run(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL)
     assert "figure1a: ordered is" in done.stdout

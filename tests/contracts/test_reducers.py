@@ -53,7 +53,7 @@ ROWS = [
     row("cap", cap=0.9, shifts=False),
     row("all of them", (6, 9), masked=True, unit="token", trim=0.1, mix=0.5, cap=1.2, shifts=False),
 ]
-QS = [1, 5, 1000, 0.25, 0.5, 1.0]
+QS = [1, 5, 0.25, 1.0]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 every_q = pytest.mark.parametrize("q", QS)
 

@@ -266,6 +266,7 @@ def test_a_disk_that_is_really_full(work: Path, home: Path, tmp_path: Path, room
     check_goes_on(work, home, before | rows(home))
 
 
+@pytest.mark.slow
 @linux
 def test_a_folder_that_may_only_be_read(work: Path, home: Path) -> None:
     before = rows(home)
@@ -301,7 +302,9 @@ def another_file(content: bytes) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("damage", [cut, nothing, one_bit_of_a_weight, another_file])
+@pytest.mark.parametrize(
+    "damage", [cut, one_bit_of_a_weight, *(pytest.param(d, marks=pytest.mark.slow) for d in (nothing, another_file))]
+)
 def test_a_damaged_checkpoint(work: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
     before, path = rows(home), checkpoint_of(home)
     damaged = damage(path.read_bytes())
@@ -350,7 +353,10 @@ def names_of_numbers(content: bytes) -> bytes:
     return content.replace(b'"samples"', b'"simples"')
 
 
-@pytest.mark.parametrize("damage", [cut, page_of_epochs, words_of_numbers, names_of_numbers])
+@pytest.mark.parametrize(
+    "damage",
+    [cut, words_of_numbers, *(pytest.param(d, marks=pytest.mark.slow) for d in (page_of_epochs, names_of_numbers))],
+)
 def test_a_damaged_database(work: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
     path = home / "records.sqlite"
     before, whole = rows(home), path.read_bytes()

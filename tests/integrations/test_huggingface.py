@@ -148,6 +148,7 @@ def test_q_and_the_plain_loss_are_logged_beside_the_ordered_one(parts: Any, leaf
     assert logged["loss"] == pytest.approx(torch.stack(ordered).mean().item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_any_step_goes_on_to_the_same_weights(parts: Any, leaf: Any, tmp_path: Path) -> None:
     def run(folder: str, rule: Falling, **options: Any) -> Any:
         model, rows = parts.model_for("token"), parts.rows_for("token", n=32)

@@ -169,6 +169,7 @@ def test_p_norm_reaches_the_least_squares_solution_of_numpy(p, lr):
     np.testing.assert_allclose(w.detach().numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_from_zero_p_norm_finds_the_solution_of_the_smallest_p_norm():
     # Fewer equations than unknowns: among all solutions, mirror descent from 0 goes to the one with the smallest psi.
     rng = np.random.default_rng(2)

@@ -89,7 +89,7 @@ def visit(browser: Any, server: Playground, screen: dict[str, Any]) -> Iterator[
     assert seen.complaints == []
 
 
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", ["desk", pytest.param("phone", marks=pytest.mark.slow)])
 def test_sliders_move_and_training_changes_the_pictures(browser: Any, server: Playground, screen: str) -> None:
     with visit(browser, server, SCREENS[screen]) as seen:
         first = seen.pictures()
@@ -116,6 +116,7 @@ def test_sliders_move_and_training_changes_the_pictures(browser: Any, server: Pl
         assert not seen.changed(first) & set(ARMS)
 
 
+@pytest.mark.slow
 def test_points_are_drawn_by_hand_and_trained_on(browser: Any, server: Playground) -> None:
     with visit(browser, server, DESK) as seen:
         seen.page.select_option("#problem", "own")

@@ -29,7 +29,9 @@ SCREENS = {"desk": DESK, "phone": PHONE, "dark": DARK}
 SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
 
 every_page = pytest.mark.parametrize("name", ["compare", "report"])
-every_screen = pytest.mark.parametrize("screen", SCREENS)
+every_screen = pytest.mark.parametrize(
+    "screen", [pytest.param(name, marks=[pytest.mark.slow] if name == "dark" else []) for name in SCREENS]
+)
 
 # Every element that holds words itself; how large they are, their colour, and the colour behind them.
 WORDS = """() => [...document.body.querySelectorAll("*")]

@@ -81,7 +81,7 @@ def below(pid: int) -> dict[int, str]:
 @pytest.mark.parametrize(
     "shared",
     [
-        pytest.param(True, id="shared folder"),
+        pytest.param(True, id="shared folder", marks=pytest.mark.slow),
         pytest.param(False, id="no shared folder", marks=pytest.mark.slow),
     ],
 )
