@@ -1,7 +1,9 @@
 """What every test shares."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,9 @@ from hypothesis import settings
 
 settings.register_profile("default", deadline=None)  # a busy machine is no failure
 settings.load_profile("default")
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +30,15 @@ def real_root() -> Path:
     if not given:
         pytest.skip("ORDERED_SGD_DATA is not set: no real data files")
     return Path(given).absolute()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, without a network of its own; a test that needs it skips where it is missing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"no {CHROMIUM}")
+    with playwright.sync_playwright() as started:
+        one = started.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield one
+        one.close()

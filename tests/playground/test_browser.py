@@ -4,18 +4,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ordered_sgd.playground.server import Playground
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 DESK = {"viewport": {"width": 1280, "height": 900}}
 PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
 SCREENS = {"desk": DESK, "phone": PHONE}
+pytestmark = pytest.mark.xdist_group("browser")
 PATIENCE = 60_000  # milliseconds: a busy machine is no failure
 ARMS = ("sgd", "ordered", "random")
 
@@ -25,25 +23,6 @@ SMALL_WORDS = """() => [...document.body.querySelectorAll("*")]
   .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.tagName !== "SUB")
   .filter(e => parseFloat(getComputedStyle(e).fontSize) < 14).map(e => e.textContent)"""
 WIDTHS = "() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no {CHROMIUM}")
-    with playwright.sync_playwright() as started:
-        one = started.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield one
-        one.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Playground]:
-    with Playground(0) as one:
-        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield one
-        one.shutdown()
 
 
 @dataclass

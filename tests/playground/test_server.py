@@ -3,8 +3,6 @@
 import json
 import re
 import socket
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPResponse
 
@@ -14,14 +12,6 @@ from ordered_sgd.errors import ArgumentError
 from ordered_sgd.playground.server import FILES, MOST_BYTES, Playground
 
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Playground]:
-    with Playground(0) as one:
-        threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield one
-        one.shutdown()
 
 
 def ask(

@@ -19,8 +19,6 @@ from ordered_sgd.cli.reproduce import command as reproduce
 
 pytestmark = pytest.mark.xdist_group("browser")  # the pages are made once
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 DESK = {"viewport": {"width": 1280, "height": 900}}
 PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "device_scale_factor": 2}
 DARK = {**DESK, "color_scheme": "dark"}
@@ -66,17 +64,6 @@ FIGURES = """() => [...document.querySelectorAll("figure")].map(f => {
 })"""
 
 WIDTHS = "() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"no {CHROMIUM}")
-    with playwright.sync_playwright() as started:
-        one = started.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield one
-        one.close()
 
 
 @pytest.fixture(scope="module")
