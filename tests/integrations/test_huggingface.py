@@ -17,21 +17,7 @@ from tests.integrations.trainers import Falling, sgd
 
 pytestmark = pytest.mark.xdist_group("trainers")
 EVERY_TASK = pytest.mark.parametrize("task", ["sequence", "token", "causal"])
-
-
-@pytest.fixture
-def parts() -> Any:
-    """The partner is imported by the worker that runs these tests, not by all that collect them."""
-    import tests.integrations.huggingface_parts as parts
-
-    return parts
-
-
-@pytest.fixture
-def leaf() -> Any:
-    import ordered_sgd.integrations.huggingface as leaf
-
-    return leaf
+PARTNER = "huggingface"  # what the fixtures `parts` and `leaf` import
 
 
 def weights(model: nn.Module) -> Tensor:

@@ -17,14 +17,7 @@ from ordered_sgd.errors import ArgumentError
 from tests.integrations.trainers import Falling, S, network, samples
 
 pytestmark = pytest.mark.xdist_group("trainers")
-
-
-@pytest.fixture
-def leaf() -> Any:
-    """The partner is imported by the worker that runs these tests, not by all that collect them."""
-    import ordered_sgd.integrations.skorch as leaf
-
-    return leaf
+PARTNER = "skorch"  # what the fixture `leaf` imports
 
 
 def net_of(leaf: Any, **options: Any) -> Any:

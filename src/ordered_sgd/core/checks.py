@@ -40,9 +40,7 @@ def ignore_index(criterion: Callable[..., Tensor]) -> int | None:
     >>> ignore_index(torch.nn.CrossEntropyLoss(reduction="none")), ignore_index(torch.nn.functional.mse_loss)
     (-100, None)
     """
-    found = getattr(criterion, "ignore_index", None)
-    if found is None:
-        found = _default_of(criterion, "ignore_index")
+    found = setting_of(criterion, "ignore_index")
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
@@ -54,11 +52,8 @@ def not_ignored(losses: Tensor, ignored: int | None, args: tuple[Any, ...], kwar
     if not isinstance(target, Tensor) or target.is_floating_point() or target.shape != losses.shape:
         return None
     valid = target != ignored
-    if (
-        target.dim() == 1 and target.is_cpu and not torch.compiler.is_compiling() and bool(valid.all())
-    ):  # elsewhere reading would wait
-        return None
-    return valid
+    reads_are_free = target.is_cpu and not torch.compiler.is_compiling()
+    return None if target.dim() == 1 and reads_are_free and bool(valid.all()) else valid
 
 
 def _tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -113,9 +108,7 @@ def refuse_reduced(criterion: Callable[..., Tensor], where: str) -> None:
     if not callable(criterion):
         remedy = "Pass a loss module or function."
         raise ArgumentError(message(where, "criterion", "be callable", repr(criterion), remedy))
-    reduction = getattr(criterion, "reduction", None)
-    if reduction is None:
-        reduction = _default_of(criterion, "reduction")
+    reduction = setting_of(criterion, "reduction")
     if isinstance(reduction, str) and reduction != "none":
         remedy = 'Build it with reduction="none".'
         if inspect.isfunction(criterion) or isinstance(criterion, functools.partial):
@@ -124,8 +117,11 @@ def refuse_reduced(criterion: Callable[..., Tensor], where: str) -> None:
         raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, f"reduction={reduction!r}", remedy))
 
 
-def _default_of(criterion: Callable[..., Tensor], name: str) -> object:
-    """The default of a parameter of the criterion, one that a partial has set included; None if there is none."""
+def setting_of(criterion: Callable[..., Tensor], name: str) -> object:
+    """A setting of a criterion: its attribute, what a partial has set, or the default; None if it has no such thing."""
+    found = getattr(criterion, name, None)
+    if found is not None:
+        return found
     try:
         parameter = inspect.signature(criterion).parameters.get(name)
     except (TypeError, ValueError):  # a builtin without a signature: the first call will tell

@@ -95,7 +95,7 @@ class OrderedLossFunc:
 
 
 class _PerToken(nn.Module):
-    """A criterion of (n, C) and (n,) for (s, C, T) and (s, T): flattened it is three times as fast as by columns."""
+    """A criterion of (n, C) and (n,) for (s, C, T) and (s, T): flattened, which is faster than by columns."""
 
     def __init__(self, criterion: Any) -> None:
         super().__init__()

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ordered_sgd.core.checks import setting_of
 from ordered_sgd.core.loss import OrderedLoss
 from ordered_sgd.errors import ArgumentError, message
 
@@ -20,7 +20,7 @@ def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
     >>> unreduced(nn.MSELoss(), "doctest").reduction
     'none'
     """
-    reduction = getattr(criterion, "reduction", None) or _default_reduction(criterion)
+    reduction = setting_of(criterion, "reduction") if callable(criterion) else None
     if reduction == "sum":
         remedy = 'Build it with reduction="mean", and raise the learning rate by the batch size.'
         raise ArgumentError(message(where, "criterion", "be a mean over the batch", "reduction='sum'", remedy))
@@ -31,16 +31,6 @@ def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
     copied = copy.copy(criterion)
     copied.reduction = "none"  # type: ignore[assignment]
     return copied
-
-
-def _default_reduction(criterion: Any) -> object:
-    if isinstance(criterion, nn.Module) or not callable(criterion):
-        return None
-    try:
-        parameter = inspect.signature(criterion).parameters.get("reduction")
-    except (TypeError, ValueError):  # a builtin without a signature: the first batch will tell
-        return None
-    return None if parameter is None else parameter.default
 
 
 class WatchedLoss(OrderedLoss):
