@@ -80,7 +80,9 @@ def test_the_control_keeps_as_many_at_random(tmp_path: Path) -> None:
     assert kept[0].std() > kept[1].std()  # it does not come back to the same samples
 
 
-@pytest.mark.parametrize("change", [{"optimizer": "adam"}, {"model": "figure1c", "data": "figure1c", "loss": "binary"}])
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "adam"}, {"trim": 0.1}, {"model": "figure1c", "data": "figure1c", "loss": "binary"}]
+)
 def test_what_the_kernels_cannot_train_is_refused(change: dict[str, Any]) -> None:
     spec = SPEC.but(**change)
     with pytest.raises(ArgumentError, match="must train a linear model by plain SGD without augmentation"):

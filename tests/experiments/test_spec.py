@@ -42,6 +42,7 @@ def test_every_change_makes_another_run() -> None:
         ({"q": 0}, "q must be an int of at least 1 or a fraction"),
         ({"epochs": 0}, "epochs must be at least 1; got 0. Leave it out for 50"),
         ({"validation": 1.0}, "validation must be a share in"),
+        ({"flipped": -0.1}, "flipped must be a share in"),
         ({"method": "random"}, "path must be given for method='random', and for it alone; got 0 epochs of it"),
         ({"path": ((64, 0.1),)}, "path must be given for method='random'"),
         ({"method": "random", "path": ((64, 0.1),)}, "path must have 50 epochs; got 1. Replay"),

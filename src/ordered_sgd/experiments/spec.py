@@ -127,9 +127,9 @@ class ExperimentSpec:
             if getattr(self, name) < least:
                 remedy = f"Leave it out for {type(self).__dataclass_fields__[name].default}."
                 raise ArgumentError(message(where, name, f"be at least {least}", getattr(self, name), remedy))
-        if not 0 <= self.validation < 1:
-            remedy = "Use validation=0.2 to hold out a fifth."
-            raise ArgumentError(message(where, "validation", "be a share in [0, 1)", self.validation, remedy))
+        for name, remedy in (("validation", "Use 0.2 to hold out a fifth."), ("flipped", "Use 0.2 for a fifth.")):
+            if not 0 <= getattr(self, name) < 1:
+                raise ArgumentError(message(where, name, "be a share in [0, 1)", getattr(self, name), remedy))
         if self.augment == "mixup" and self.accuracy != "clean":
             remedy = "Of mixed images it stays near 55 %, and q would never move."
             raise ArgumentError(message(where, "accuracy", "be 'clean' with mixup", repr(self.accuracy), remedy))
