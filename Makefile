@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 TWO := -n 2 --dist loadgroup
 
-.PHONY: help setup demo test test-all bench results lint build clean
+.PHONY: help setup demo test test-all bench results docs pictures lint build clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,8 +46,14 @@ results: $(READY)  ## RESULTS.md and its records: takes up those that are here a
 	$(BIN)/osgd records export --digits 6 | gzip -9n > .results/new.csv.gz && mv .results/new.csv.gz $(RECORDS)
 	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md --page docs/units.md
 
+docs: $(READY)  ## the documentation as a site in site/; read it by: python3 -m http.server --directory site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY)  ## the pictures of README and documentation, drawn by the package itself
+	$(BIN)/python docs/_make/pictures.py
+
 build: $(READY)  ## sdist and wheel in dist/
 	$(BIN)/python -m build --quiet
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) dist .coverage .pytest_cache .ruff_cache
+	rm -rf $(VENV) dist site .coverage .pytest_cache .ruff_cache

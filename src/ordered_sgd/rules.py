@@ -2,7 +2,7 @@
 
 A rule is a frozen value: it says which q to start with and, at the end of each epoch, which q comes next, as a pure
 function of the present q, the batch size s and what was observed. Whoever trains keeps the state
-(:class:`ordered_sgd.OrderedLoss` does). Nothing here needs torch.
+(`ordered_sgd.OrderedLoss` does). Nothing here needs torch.
 """
 
 import math
@@ -38,7 +38,7 @@ class Observed:
 class Rule(Protocol):
     """What every rule offers.
 
-    ``needs`` names the field of :class:`Observed` that must be there, or is None.
+    ``needs`` names the field of `Observed` that must be there, or is None.
     """
 
     @property

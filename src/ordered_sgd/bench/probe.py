@@ -60,7 +60,7 @@ def probe_apart(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
 
 
 def probe(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
-    """The cost of a step, found in this process; see :func:`probe_apart`.
+    """The cost of a step, found in this process; see `probe_apart`.
 
     >>> costs = probe("logistic", "sgd", s=8, q=8, threads=1)
     >>> costs.saved_bytes >= 8 * 784 * 4  # the input

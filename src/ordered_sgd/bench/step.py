@@ -52,7 +52,7 @@ class StepRow:
     rounds
         Measurements of which it is the median.
     saved_bytes, peak_bytes, compile_seconds
-        See :class:`ordered_sgd.bench.probe.Probe`; None where it was not asked for.
+        See `ordered_sgd.bench.probe.Probe`; None where it was not asked for.
     """
 
     model: str

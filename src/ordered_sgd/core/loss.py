@@ -50,23 +50,23 @@ class OrderedLoss(nn.Module):
     q
         A count, or a share of each batch in (0, 1].
     rule
-        How q moves over training, in place of `q`; call :meth:`end_epoch` once per epoch. Of samples it is a count, of
+        How q moves over training, in place of `q`; call `end_epoch` once per epoch. Of samples it is a count, of
         other units a share of the valid ones.
     selection
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
     generator
         Source of the random selection, on the CPU; one with seed 0 when not given.
     unit, within
-        What is ordered, and whether in each sample or over the batch; see :func:`ordered_sgd.ordered_mean`.
+        What is ordered, and whether in each sample or over the batch; see `ordered_sgd.ordered_mean`.
     trim, trim_epochs
         Drop this many of the largest losses first, a count or a share of the batch, growing from none in the first
-        epoch to all of it after `trim_epochs` of them (:meth:`end_epoch` counts them; 0: from the first step). Dropped
+        epoch to all of it after `trim_epochs` of them (`end_epoch` counts them; 0: from the first step). Dropped
         before anything is learned, the largest losses are not the wrong labels.
     mix, cap
         Mix in so much of the plain mean; in training count a loss above the cap as the cap, without a gradient.
     group
         Keep the q largest of all ranks of this process group instead of each rank's own; see
-        :func:`ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
+        `ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
         batch, if need be); the rule sees what all ranks saw, so that q and the state are the same on each. The random
         control needs generators of the same seed. In eval mode the mean is this rank's own.
 

@@ -90,7 +90,7 @@ def ordered_mean(
     trim
         A count, or a share in [0, 1) of the valid units: the largest are dropped first, because they are often wrong
         labels, then the q largest of the rest are kept; a q that is a share is one of all valid units. It does harm
-        before the model has learned anything: see `trim_epochs` of :class:`ordered_sgd.OrderedLoss`.
+        before the model has learned anything: see `trim_epochs` of `ordered_sgd.OrderedLoss`.
     mix
         (1 - mix) times the ordered mean plus mix times the plain one.
     cap

@@ -42,7 +42,7 @@ class OrderedStep:
     optimizer
         Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
     q, rule
-        Exactly one: a count or a share of each batch, or a rule that moves q at each :meth:`end_epoch`.
+        Exactly one: a count or a share of each batch, or a rule that moves q at each `end_epoch`.
     selection, generator
         ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison.
     engine
@@ -60,7 +60,7 @@ class OrderedStep:
         its update on the device and the error comes with the next step; with any other one the update waits until the
         losses are known, while the device is busy with the backward pass.
     trim, trim_epochs, cap
-        Drop the largest losses first, and cap what is left; see :class:`ordered_sgd.OrderedLoss`. The record holds the
+        Drop the largest losses first, and cap what is left; see `ordered_sgd.OrderedLoss`. The record holds the
         capped losses. (Its `mix` needs the gradient of the whole batch, so that a step has nothing to save.)
     group
         Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
@@ -168,7 +168,7 @@ class OrderedStep:
         return self._record(computed)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
-        """The q of the next epoch; see :meth:`OrderedLoss.end_epoch`."""
+        """The q of the next epoch; see `OrderedLoss.end_epoch`."""
         self._raise_late()
         return self.loss.end_epoch(accuracy)
 

@@ -133,7 +133,7 @@ def mean_of_units(
     values, valid
         What `as_units` returns.
     q, trim, within, mix
-        As in :func:`ordered_sgd.ordered_mean`.
+        As in `ordered_sgd.ordered_mean`.
     draw
         Replaces the values by other numbers of the same shape to order by: the random control.
     where
@@ -190,7 +190,7 @@ def _counts_of(q: float, trim: float, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counts(share: float, count: Tensor) -> Tensor:
-    """A count, or a share of each of the counts, rounded down as :func:`ordered_sgd.rules.resolve_q` does."""
+    """A count, or a share of each of the counts, rounded down as `ordered_sgd.rules.resolve_q` does."""
     if not isinstance(share, float):
         return torch.full_like(count, min(share, 2**62))
     return (share * count.double() * (1 + 1e-12)).floor().long()

@@ -26,14 +26,14 @@ class OrderedLossFunc:
         ``"sequence"`` (logits (s, C), a label each), ``"token"`` (logits (s, T, C), labels (s, T)) or ``"causal"``, the
         same with every label predicted one position before it.
     q, rule
-        A fixed q, or how it moves: then give `Trainer` an :class:`OrderedRule` as well.
+        A fixed q, or how it moves: then give `Trainer` an `OrderedRule` as well.
     unit
         What is ordered: ``"token"`` unless the task is ``"sequence"``; ``"sample"`` orders whole sequences by the mean
         loss of their tokens.
     criterion
         One loss per label, from logits (n, C) and labels (n,); cross-entropy that ignores -100 when not given.
     options
-        What else :class:`ordered_sgd.OrderedLoss` takes, such as ``group``.
+        What else `ordered_sgd.OrderedLoss` takes, such as ``group``.
 
     Examples
     --------

@@ -26,7 +26,7 @@ TASKS = {  # by how the names of models end
 
 
 class OrderedRule(TrainerCallback):
-    """Moves the q of an :class:`OrderedLossFunc` at the end of each epoch; the checkpoint carries its state."""
+    """Moves the q of an `OrderedLossFunc` at the end of each epoch; the checkpoint carries its state."""
 
     def __init__(self, loss_func: OrderedLossFunc) -> None:
         self.loss_fn = loss_func.loss_fn
@@ -76,12 +76,12 @@ class OrderedRule(TrainerCallback):
 
 
 class OrderedTrainer(Trainer):
-    """A `Trainer` with an :class:`OrderedLossFunc` and its :class:`OrderedRule`; logs q and the plain mean as well.
+    """A `Trainer` with an `OrderedLossFunc` and its `OrderedRule`; logs q and the plain mean as well.
 
     Parameters
     ----------
     q, rule, unit
-        As in :class:`OrderedLossFunc`; the task is the model's. For more of its options pass one as
+        As in `OrderedLossFunc`; the task is the model's. For more of its options pass one as
         `compute_loss_func` in their place.
     """
 

@@ -28,7 +28,7 @@ class OrderedCallback(Callback):
     Parameters
     ----------
     q, rule
-        A fixed q, or how it moves; see :class:`ordered_sgd.OrderedLoss`.
+        A fixed q, or how it moves; see `ordered_sgd.OrderedLoss`.
     criterion
         Name of the attribute that holds the criterion, a module or function that averages over the batch or returns one
         loss per sample; dots lead into submodules.
@@ -36,7 +36,7 @@ class OrderedCallback(Callback):
         Name of a metric that `training_step` logs with ``on_epoch=True``, training accuracy in [0, 1], for a rule that
         needs it; without it right answers are counted.
     options
-        What else :class:`ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"``.
+        What else `ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"``.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     module, args, kwargs
         As for `NeuralNetClassifier`. The criterion averages over the batch or returns one loss per sample.
     q, rule
-        A fixed q, or how it moves; see :class:`ordered_sgd.OrderedLoss`.
+        A fixed q, or how it moves; see `ordered_sgd.OrderedLoss`.
 
     Examples
     --------

@@ -66,7 +66,7 @@ class Playground(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def answer(self, request: object) -> dict[str, Any]:
-        """What :func:`ordered_sgd.playground.sessions.respond` says, one page after the other."""
+        """What `ordered_sgd.playground.sessions.respond` says, one page after the other."""
         with self.lock:
             torch.set_num_threads(1)  # the models are small: more threads only cost
             return respond(self.sessions, request)

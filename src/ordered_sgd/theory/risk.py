@@ -34,7 +34,7 @@ def ordered_risk(
     s, q
         Samples in a mini-batch, and samples kept of it.
     trim, mix
-        The variants of :func:`ordered_spectrum`.
+        The variants of `ordered_spectrum`.
     cap
         Larger losses count as this.
     regularizer
