@@ -33,6 +33,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_few_rows")
 def test_the_command_prints_four_tables_and_its_record_makes_the_page(tmp_path: Path) -> None:
     out, page = tmp_path / "new" / "b.json", tmp_path / "page.md"

@@ -4,6 +4,7 @@ from ordered_sgd.bench.ranks import on_ranks
 from ordered_sgd.errors import OrderedSGDError
 
 
+@pytest.mark.slow
 def test_what_a_rank_dies_of_is_told_and_the_others_do_not_wait_for_it() -> None:
     # rank 1 waits for a message that never comes
     call = "timing.every(1 // (1 - ranks.dist.get_rank()), int) and ranks.dist.barrier()"

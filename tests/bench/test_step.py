@@ -198,6 +198,7 @@ def test_without_proc_the_peak_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert peak_bytes(lambda: None) is None
 
 
+@pytest.mark.slow
 def test_a_probe_runs_in_a_process_of_its_own() -> None:
     probe = probe_apart("logistic", "twopass", s=8, q=2, threads=1)
     assert 2 * 784 * 4 <= probe.saved_bytes < 3 * 784 * 4

@@ -47,6 +47,7 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
     assert len(json.loads(again.stdout)) == 6
 
 
+@pytest.mark.slow
 def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
     rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)
     assert sum(" at " in row["method"] for row in rows) == 3
