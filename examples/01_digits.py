@@ -5,7 +5,7 @@ many samples drawn at random, at the paper's learning rate; and against plain SG
 of a grid, because keeping large losses acts partly as a larger step. Everything that matters is in `train`; the rest
 averages over seeds and prints.
 
-Run: make demo, or: python examples/01_digits.py --seeds 20
+Run: python examples/01_digits.py --seeds 20
 """
 
 import argparse

@@ -75,3 +75,9 @@ def test_tests_lie_where_the_package_s_files_lie() -> None:
         relative = test.relative_to(ROOT / "tests")
         if len(relative.parts) > 1 and relative.parts[0] not in whole:
             assert (SOURCE / relative.parent).is_dir(), f"{relative} mirrors no folder of the package"
+
+
+def test_the_documentation_draws_these_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawn = page.partition("```\nerrors")[2].partition("```")[0]
+    assert [set(line.split(" | ")) for line in ("errors" + drawn).strip().splitlines()] == LAYERS

@@ -27,7 +27,10 @@ FROM_ROOT = {  # file of the repository -> page
     "CONTRIBUTING.md": "contributing.md",
 }
 # Modules whose public names are documented beside those of the package itself.
-MODULES = ("theory", "linear", "data", "models", "diagnostics.calibration", "diagnostics.suspects", "errors")
+MODULES = (
+    *("rules", "order", "theory", "linear", "data", "data.source", "models", "diagnostics.calibration"),
+    *("diagnostics.suspects", "integrations.lightning", "integrations.huggingface", "integrations.skorch", "errors"),
+)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -58,7 +61,10 @@ def _relinked(link: re.Match[str]) -> str:
 
 def commands() -> str:
     """The reference of `osgd`: what each command does, and its options, as its own help says them."""
-    parts = ["# Commands", "`osgd COMMAND --help` prints the same. " + (osgd.help or "")]
+    parts = [
+        "# Commands",
+        "`osgd COMMAND --help` prints the same; `osgd --debug COMMAND` shows the traceback of an error.",
+    ]
     for path, command, context in _commands(osgd, click.Context(osgd, info_name="osgd"), ()):
         usage = " ".join(["osgd", *path, *command.collect_usage_pieces(context)])
         words = inspect.cleandoc(command.help or "").replace("\b\n", "")
@@ -94,9 +100,8 @@ def examples() -> str:
         source = path.read_text(encoding="utf-8")
         title, _, words = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
         what, _, run = words.strip().partition("Run: ")
-        code = source.partition('"""\n\n')[2]
-        parts += [f"## {path.stem[:2]}: {title.rstrip('.')} {{#{path.stem}}}", what, f"```\n{run.strip()}\n```"]
-        parts.append(f'??? example "examples/{path.name}"\n\n' + textwrap.indent(f"```python\n{code}```", "    "))
+        parts += [f"## {path.stem[:2]}: {title.rstrip('.')} {{#{path.stem}}}", f"{what}\nRun: {' '.join(run.split())}"]
+        parts.append(f'??? example "examples/{path.name}"\n\n' + textwrap.indent(f"```python\n{source}```", "    "))
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,7 +112,7 @@ def api() -> str:
     for module in MODULES:
         loaded = importlib.import_module(f"ordered_sgd.{module}")
         parts += [f"## ordered_sgd.{module}", (loaded.__doc__ or "").strip()]
-        parts += [_entry(name) for name in _public(loaded)]
+        parts += [_entry(name) for name in _public(loaded) if name.rpartition(".")[2] not in ordered_sgd._DOOR]
     return "\n\n".join(parts) + "\n"
 
 

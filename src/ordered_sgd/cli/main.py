@@ -15,7 +15,7 @@ COMMANDS = {
     "compare": "Ordered SGD against plain SGD and the random-q control, on a named data set or your own.",
     "reproduce": "The paper's tables and figures: its numbers beside ours, with a verdict on every row.",
     "report": "Everything that was recorded, as one HTML page with tables and figures.",
-    "records": "What has been run: list, export, forget.",
+    "records": "What has been run: list, export, import, forget.",
     "data": "The paper's data sets: what is here, download, check, and a sheet of images.",
     "gamma": "The weights that a choice of (n, s, q) gives to the ranks of the losses, as numbers and a figure.",
     "q": "What a choice of q means: effective sample size, CVaR level, share of the hardest samples.",

@@ -47,7 +47,7 @@ class OrderedStep:
         ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison.
     engine
         How the gradient is computed: ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
-        only through the kept samples; ``"auto"`` decides by what the model is (see the README's table).
+        only through the kept samples; ``"auto"`` decides by what the model is (docs/engines.md).
     forward
         ``forward(model, x)`` returns the outputs, for models that need more than a call.
     max_grad_norm

@@ -12,11 +12,12 @@ from ordered_sgd.report.compare import spread
 
 
 def reruns(reproduced: Sequence[tuple[Request, Reproduced]]) -> list[dict[str, str]]:
-    """A line for each arm of a row that was rerun elsewhere, in the scripts' protocol: errors, and q by epoch."""
+    """A line for each arm of a row that was rerun elsewhere, whole and in the scripts' protocol: errors, q by epoch."""
     return [
         _line(one, arm, method)
         for request, one in reproduced
-        if request.protocol == "authors-code" and not request.switches and one.row.id in RERUN_ERRORS
+        if request.protocol == "authors-code" and not request.switches and request.exhibit in ("table1", "ablation")
+        if one.row.id in RERUN_ERRORS and not one.row.shrunk
         for method, arm in zip(("plain", "ordered"), one.arms, strict=False)
     ]
 
