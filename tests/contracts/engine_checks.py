@@ -55,14 +55,14 @@ def call(model: nn.Module, x: Any) -> Any:
     return model(*x) if isinstance(x, tuple) else model(x)
 
 
-def one_liner(model: nn.Module, criterion: Any, x: Any, y: Any, q: int) -> Plain:
-    """Leave the gradient of the mean of the q largest losses in the model, by autograd alone."""
+def one_liner(model: nn.Module, criterion: Any, x: Any, y: Any, q: int, kept: Tensor | None = None) -> Plain:
+    """Leave the gradient of the mean of the q largest losses (or of those kept) in the model, by autograd alone."""
     for p in model.parameters():
         p.grad = None
     losses = criterion(call(model, x), y)
     losses = losses.squeeze(1) if losses.dim() == 2 else losses
     rows = select_top_q(losses, q)
-    losses[rows].mean().backward()
+    losses[rows if kept is None else kept].mean().backward()
     return Plain(losses.detach(), rows, torch.get_rng_state())
 
 

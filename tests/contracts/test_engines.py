@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ordered_sgd import OrderedStep
+from ordered_sgd.core.engines import memory as memory_module
 from tests.contracts.engine_cases import CASES, SHORT
 from tests.contracts.engine_cases_common import Case
 from tests.contracts.engine_checks import (
@@ -99,6 +100,35 @@ def test_the_table_tells_whether_the_chosen_samples_alone_give_the_gradient(case
         error = subset_error(case)
     assert (error <= case.tolerance) == case.twopass
     assert not (case.coupled and case.twopass)
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_the_memory_engine_gives_the_gradient_of_what_it_chose_or_scores_everything_and_says_why(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "dropout" in case.name:
+        pytest.skip("a smaller batch draws other masks")
+    monkeypatch.setattr(memory_module, "AUDITED", 0.0)
+    torch.manual_seed(1)
+    model = case.build()
+    torch.manual_seed(1)
+    twin = case.build()
+    step = OrderedStep(model, case.criterion, frozen_sgd(model), q=3, engine="memory", candidates=4)
+    for number in range(2):  # in the first all are new
+        (x, y), (same_x, same_y) = (case.batch(12, torch.Generator().manual_seed(0)) for _ in range(2))
+        torch.manual_seed(number)
+        with quiet(), case.context():
+            record = step(x, y, index=range(12))
+        torch.manual_seed(number)
+        with case.context():
+            plain = one_liner(twin, case.criterion, same_x, same_y, 3, record.rows)
+    if case.twopass is True:
+        assert record.scored is not None, step.why
+    if case.coupled:
+        assert record.scored is None
+        assert step.why
+        assert torch.equal(record.rows, plain.rows)
+    assert gradient_error(gradients(model), gradients(twin)) <= case.tolerance
 
 
 def test_the_table_holds_the_study() -> None:

@@ -113,4 +113,5 @@ RUNS = [
     Run("refusals"),
     Run("room_is_learnt"),
     Run("sharded_state"),
+    Run("remembered_by_rank"),
 ]  # fmt: skip

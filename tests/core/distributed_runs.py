@@ -353,6 +353,7 @@ def refusals() -> list[str]:
     step = OrderedStep(sharded, CE, torch.optim.SGD(sharded.parameters(), lr=0.0), q=5, group=world)
     x, y = batch(0)
     attempt(lambda: step([(x.float(), y)] * (1 + dist.get_rank())))
+    attempt(lambda: OrderedStep(wrapper, CE, frozen, q=5, engine="memory", group=world))
     return texts
 
 
@@ -375,3 +376,27 @@ def sharded_state() -> dict[str, Any]:
         step(x.float(), y)
     state = {name: getattr(t, "full_tensor", lambda t=t: t)() for name, t in get_model_state_dict(model).items()}
     return {name: t.double().sum().item() for name, t in state.items()}
+
+
+def remembered_by_rank() -> dict[str, Any]:
+    """The engine with a memory without a group: each rank keeps the largest of its own shard, and remembers those."""
+    n, s, rank, ranks = 48, 12, dist.get_rank(), dist.get_world_size()
+    g = torch.Generator().manual_seed(3)
+    x, y = torch.randn(n * ranks, 6, generator=g), torch.randint(0, 4, (n * ranks,), generator=g)
+    model, alone = ddp(network()), network()
+    step = OrderedStep(model, CE, sgd(model), q=3, engine="memory", candidates=4)
+    optimizer = sgd(alone)
+    scored, error = [], 0.0
+    for number in range(12):
+        own = torch.arange(rank, n * ranks, ranks)[torch.randperm(n, generator=Generator().manual_seed(number))[:s]]
+        record = step(x[own], y[own], index=own)
+        scored.append(s if record.scored is None else record.scored.shape[0])
+        chosen: list[Any] = [None] * ranks
+        dist.all_gather_object(chosen, own[record.rows])
+        optimizer.zero_grad()
+        rows = torch.cat(chosen)
+        CE(alone(x[rows]), y[rows]).mean().backward()
+        optimizer.step()
+        error = max(error, relative_error(weights(model), weights(alone)))
+    known = step.state_dict()["memory"]["losses"].isfinite().nonzero().squeeze(1)
+    return {"error": error, "scored": scored, "own shard": bool((known % ranks == rank).all()), "known": len(known)}

@@ -99,9 +99,15 @@ def refused(found: list[Any], ranks: int) -> bool:
         "OrderedStep: group must hold the ranks over which gradients are averaged; got others than [0, 1",
         "OrderedStep: the batch must hold at least one sample on some rank; got none.",
         "OrderedStep: micro-batches must be as many on every rank for fully_shard and SyncBatchNorm; got 1, 2",
+        "OrderedStep: group must be None for engine 'memory'; got a process group. Leave it out: every rank then",
     ]
     told = all(text.startswith(wanted) for text, wanted in zip(found[0], texts, strict=True))
     return told and equal([rank[2:] for rank in found])
+
+
+def remembered_alone(found: list[Any], ranks: int) -> bool:
+    """The gradient is the average over what the ranks chose, the later steps score less, and shards stay apart."""
+    return exact(found, ranks) and all(rank["own shard"] and min(rank["scored"]) == 8 for rank in found)
 
 
 CHECKS: dict[str, Any] = {
@@ -119,6 +125,7 @@ CHECKS: dict[str, Any] = {
     "refusals": refused,
     "room_is_learnt": lambda found, ranks: equal(found) and found[0] == [4, 4, 6, 6, 6],
     "sharded_state": lambda found, ranks: equal(found),
+    "remembered_by_rank": remembered_alone,
 }
 
 

@@ -258,7 +258,7 @@ def test_a_step_on_an_accelerator_reads_nothing_back() -> None:
     [
         (
             {"q": 4, "engine": "dence"},
-            "engine must be one of auto, dense, rows, twopass; got 'dence'. Did you mean 'dense'?",
+            "engine must be one of auto, dense, rows, twopass, memory; got 'dence'. Did you mean 'dense'?",
         ),
         (
             {"q": 4, "batchnorm": "full-batch"},

@@ -78,10 +78,11 @@ def _broadcast(args: tuple[Any, ...]) -> bool:
     return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
 
 
-def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None) -> Tensor | None:
+def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None, each: bool = False) -> Tensor | None:
     """How many integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
 
-    There must be one target for each loss of `like`. With `valid`, of the same shape, only those count.
+    There must be one target for each loss of `like`. With `valid`, of the same shape, only those count. With `each` the
+    answer is not a number but which they are.
     """
     if len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
         return None
@@ -90,6 +91,9 @@ def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None) -> Tens
     countable = countable and target.shape == like.shape  # a mean over a sequence has fewer losses than answers
     if not countable or target.is_floating_point() or target.dtype == torch.bool:
         return None
+    if each:
+        right_ones: Tensor = outputs.detach().argmax(1) == target
+        return right_ones
     if valid is not None:
         within: Tensor = ((outputs.detach().argmax(1) == target) & valid).sum()
         return within

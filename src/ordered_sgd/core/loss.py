@@ -219,10 +219,13 @@ class OrderedLoss(nn.Module):
         """The criterion's losses, shape (s,), weighted and capped, not reduced."""
         return self._units(self._losses(args, kwargs, sample_weight), None, None)[0]
 
-    def choose(self, losses: Tensor, q: int | None = None) -> Tensor:
-        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control."""
-        s = losses.shape[0]
-        r = trimmed(self._trim_now, s)
+    def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
+        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.
+
+        With `s` the losses are some of a batch of s, and as many are kept as of the whole batch.
+        """
+        s = losses.shape[0] if s is None else s
+        r = self.trimmed_of(s)
         q = self.q_for(s) if q is None else min(q, s - r)
         if self.selection == "random":
             rows = random_rows(s, q, self.generator)
@@ -256,7 +259,11 @@ class OrderedLoss(nn.Module):
 
     def q_for(self, s: int) -> int:
         """How many samples of a batch of s are kept now; asking changes nothing."""
-        return min(self._adaptive.q_for(s), s - trimmed(self._trim_now, s))
+        return min(self._adaptive.q_for(s), s - self.trimmed_of(s))
+
+    def trimmed_of(self, s: int) -> int:
+        """How many of the largest losses of a batch of s are dropped now."""
+        return trimmed(self._trim_now, s)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch.

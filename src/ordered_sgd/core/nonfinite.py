@@ -54,13 +54,26 @@ class Verdict:
         return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
 
 
-def inspect_losses(losses: Tensor, step: int, *, at_once: bool, sizes: tuple[int, ...] = ()) -> Verdict:
-    """The verdict on detached losses: read now, or left on the device when not `at_once`."""
+def inspect_losses(
+    losses: Tensor,
+    step: int,
+    *,
+    at_once: bool,
+    sizes: tuple[int, ...] = (),
+    scored: Tensor | None = None,
+    s: int | None = None,
+) -> Verdict:
+    """The verdict on detached losses: read now, or left on the device when not `at_once`.
+
+    Losses of some samples only have the positions `scored` in a batch of s.
+    """
     if at_once and math.isfinite(losses.sum().item()):
         return _FINE  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
     found, position = bad.any(), bad.to(torch.uint8).argmax().view(1)
     value = losses.index_select(0, position).float()
+    if scored is not None:
+        position = scored.index_select(0, position)
     first = torch.cat([torch.where(found, position, -1).float(), value])
     event = None
     if not at_once and losses.device.type == "cuda":
@@ -68,7 +81,7 @@ def inspect_losses(losses: Tensor, step: int, *, at_once: bool, sizes: tuple[int
         first = host.copy_(first, non_blocking=True)
         event = torch.Event(losses.device)
         event.record(torch.cuda.current_stream(losses.device))
-    return Verdict(step, losses.shape[0], None if at_once else found.float(), first, event, sizes)
+    return Verdict(step, s or losses.shape[0], None if at_once else found.float(), first, event, sizes)
 
 
 _FINE = Verdict()

@@ -1,5 +1,6 @@
 """What one update did."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +22,12 @@ class StepRecord:
         How the gradient was computed: an engine's name, or ``"micro-batches"``.
     losses, rows
         All losses, shape (s,), and the kept positions, ascending.
+    scored
+        Positions that were scored, ascending, where ``engine="memory"`` left some out; None: all were. The losses of
+        the others are remembered ones, and `mean_loss` and `correct` are then estimates, without bias.
+    recall
+        Of ``engine="memory"``: the share of the q largest losses that a step like this one finds, as measured lately;
+        1 where the whole batch was scored, None before the first measurement and for every other engine.
 
     Over several ranks (``OrderedStep(..., group=...)``) `losses` and `rows` are those of this rank; q, count, both
     means and the right answers are of all ranks together, and the same on each.
@@ -34,6 +41,14 @@ class StepRecord:
     _correct: Correct = field(repr=False)
     _bad: Tensor | None = field(repr=False)
     _all: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # losses and kept positions of all ranks
+    scored: Tensor | None = field(default=None, repr=False)
+    recall: float | None = None
+    _mean: Callable[[], Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether `mean_loss` and `correct` are estimates, because only some samples were scored."""
+        return self.scored is not None
 
     @property
     def ordered_loss(self) -> Tensor:
@@ -45,10 +60,15 @@ class StepRecord:
 
     @property
     def mean_loss(self) -> Tensor:
-        """Plain mean over the batch: what people compare."""
+        """Plain mean over the batch: what people compare; an estimate where only some samples were scored."""
+        if self._mean is not None:
+            return self._mean()
         return mean(self.losses if self._all is None else self._all[0])
 
     @property
     def correct(self) -> Tensor | None:
-        """Right answers in the batch, where outputs (s, C) and integer targets (s,) allow to count them."""
+        """Right answers in the batch, where outputs (s, C) and integer targets (s,) allow to count them.
+
+        Where only some samples were scored, an estimate: not a whole number.
+        """
         return counted(self._correct)

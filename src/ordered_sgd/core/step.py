@@ -1,8 +1,9 @@
 """Algorithm 1: one update of ordered SGD."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, samples_in_all, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
 from ordered_sgd.core.engines.parallel import parallel
-from ordered_sgd.core.engines.state import Buffers
+from ordered_sgd.core.engines.recall import Kept
+from ordered_sgd.core.engines.state import Buffers, device_of
 from ordered_sgd.core.loss import OrderedLoss, Selection
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
 from ordered_sgd.core.record import StepRecord
@@ -25,6 +27,9 @@ from ordered_sgd.rules import Rule
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from ordered_sgd.core.engines.memory import MemoryEngine
+    from ordered_sgd.core.engines.recall import Recall
 
 __all__ = ["ENGINES", "OrderedStep", "StepRecord"]
 
@@ -44,10 +49,12 @@ class OrderedStep:
     q, rule
         Exactly one: a count or a share of each batch, or a rule that moves q at each `end_epoch`.
     selection, generator
-        ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison.
+        ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison. The
+        engine with a memory draws from it which others it scores, and when a whole batch.
     engine
         How the gradient is computed: ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
-        only through the kept samples; ``"auto"`` decides by what the model is (docs/engines.md).
+        only through the kept samples; ``"auto"`` decides by what the model is (docs/engines.md). ``"memory"`` scores
+        only samples whose loss was large when they were last seen: not exact, and never chosen by ``"auto"``.
     forward
         ``forward(model, x)`` returns the outputs, for models that need more than a call.
     max_grad_norm
@@ -68,7 +75,8 @@ class OrderedStep:
         equally often, with an empty batch where it has none; q, the rule's state and skipped or refused batches are the
         same on all. `forward` is given the module inside the wrapper.
     **engine_options
-        Of the engine: `verify_every` and `batchnorm` (rows), `scoring`, `score_dtype`, `replay`, `batchnorm` (twopass).
+        Of the engine: `verify_every` and `batchnorm` (rows), `scoring`, `score_dtype`, `replay`, `batchnorm` (twopass);
+        `recall`, the share of the q largest losses to be found, or `candidates`, a fixed number (memory).
 
     Examples
     --------
@@ -91,7 +99,7 @@ class OrderedStep:
         rule: Rule | None = None,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
-        engine: Literal["auto", "dense", "rows", "twopass"] = "auto",
+        engine: Literal["auto", "dense", "rows", "twopass", "memory"] = "auto",
         forward: Callable[[Any, Any], Any] | None = None,
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
@@ -129,7 +137,13 @@ class OrderedStep:
             _where="OrderedStep",
         )
         self._parallel = parallel(model, group)
+        self._memory: MemoryEngine | None = None
+        if engine == "memory":
+            _check_memory(selection, group)
+            engine_options = {**engine_options, "generator": self.loss.generator}
         self._engine = make_engine(engine, self._parallel.model, self._score, engine_options, self._parallel)
+        if engine == "memory":
+            self._memory = cast("MemoryEngine", self._engine)
         self.forward = forward or _call
         self.max_grad_norm = max_grad_norm
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
@@ -142,18 +156,22 @@ class OrderedStep:
         self._buffers = Buffers(self._parallel.model)
         self._couples = has_batchnorm(self._parallel.model)
 
-    def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None) -> StepRecord:
+    def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None, index: Any = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
 
         `sample_weight`, shape (s,), multiplies the losses before they are ordered; a micro-batch carries its own as
-        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept.
+        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept. `index`,
+        integers of shape (s,), says which samples of the training set these are: ``engine="memory"`` needs it, and no
+        other engine looks at it.
         """
         self._raise_late()
+        if self._memory is not None:
+            index = self._checked_index(index, y)
         batches = self._micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self.optimizer.zero_grad()
         self._parallel.begin()
         before = self._buffers.save()
-        computed = self._gradient(batches, whole=y is not None)  # lines 4 and 5
+        computed = self._gradient(batches, whole=y is not None, index=index)  # lines 4 and 5
         if computed.rows is not None and self._may_update():
             self._update()  # line 6
             if self._verdict.bad is not None:
@@ -178,6 +196,11 @@ class OrderedStep:
         return self._engine.why
 
     @property
+    def recall(self) -> "Recall | None":
+        """Share of the q largest losses that ``engine="memory"`` found in its last audits, with its interval."""
+        return None if self._memory is None else self._memory.recall
+
+    @property
     def q(self) -> int | None:
         """The present q for a full batch; None before the first one."""
         return self.loss.q
@@ -190,7 +213,8 @@ class OrderedStep:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""
         operations = self._engine.operations if isinstance(self._engine, AutoEngine) else None
-        return {"loss": self.loss.state_dict(), "steps": self.steps, "operations": operations}
+        state = {"loss": self.loss.state_dict(), "steps": self.steps, "operations": operations}
+        return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
@@ -198,10 +222,27 @@ class OrderedStep:
         self.steps = state["steps"]
         if state.get("operations") is not None and isinstance(self._engine, AutoEngine):
             self._engine.decide(state["operations"])  # not anew: the next step must be the one that would have come
+        if self._memory is not None and "memory" in state:
+            self._memory.load_state_dict(state["memory"])
         self._verdict = Verdict()  # of a step that has been undone
 
-    def _gradient(self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool) -> Computed:
+    def _checked_index(self, index: Any, y: Any) -> Tensor:
+        """The numbers of the samples, for the engine that remembers them."""
+        from ordered_sgd.core.engines.memory import check_index
+
+        if y is None:
+            rule, remedy = "be one batch for engine 'memory'", 'Use engine="auto" for micro-batches.'
+            raise ArgumentError(message("OrderedStep", "the batch", rule, "a list of micro-batches", remedy))
+        return check_index(index, _length(y), device_of(self._parallel.model))
+
+    def _gradient(
+        self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Any = None
+    ) -> Computed:
         """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
+        if self._memory is not None:
+            s = index.shape[0]
+            kept = Kept(self.loss.q_for(s), self.loss.trimmed_of(s))
+            return self._memory(batches[0], kept.q >= s, self._choose, self._backward, index=index, kept=kept)
         if whole and self.group is not None:  # how many there are in all is known with the losses: go by those so far
             return self._engine(batches[0], self.loss.keeps_all, self._choose, self._backward)
         sizes = [_length(y) for _, y, _ in batches]
@@ -221,20 +262,24 @@ class OrderedStep:
         x, y, sample_weight = batch
         outputs = self.forward(self._parallel.model, x)
         losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
+        each = self._memory is not None  # which are right, to tell candidates from others
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Scored(losses, count_correct(outputs, y, like=losses))
-        return Scored(losses, partial(count_correct, outputs.detach(), y, like=losses.detach()))  # if somebody asks
+            return Scored(losses, count_correct(outputs, y, like=losses, each=each))
+        # if somebody asks
+        return Scored(losses, partial(count_correct, outputs.detach(), y, like=losses.detach(), each=each))
 
-    def _choose(self, losses: Tensor, correct: Correct) -> Tensor | None:
-        """Line 4, or None if a loss is seen not to be finite."""
+    def _choose(
+        self, losses: Tensor, correct: Correct, scored: Tensor | None = None, s: int | None = None
+    ) -> Tensor | None:
+        """Line 4, or None if a loss is seen not to be finite; `scored` are the losses' positions in a batch of s."""
         if self.group is not None:
             return self._choose_over_ranks(losses, counted(correct), self.group)
         at_once = _reads_are_free(losses)
-        self._verdict = inspect_losses(losses, self.steps, at_once=at_once)
+        self._verdict = inspect_losses(losses, self.steps, at_once=at_once, scored=scored, s=s)
         if at_once and self._verdict.error() is not None:
             return None
-        self.loss.see(losses.shape[0])
-        rows = self.loss.choose(losses)
+        self.loss.see(s or losses.shape[0])
+        rows = self.loss.choose(losses, s=s)
         if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
@@ -286,7 +331,7 @@ class OrderedStep:
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
     def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, correct, engine = computed
+        losses, rows, correct, engine, estimate = computed
         skipped = rows is None
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
@@ -299,7 +344,10 @@ class OrderedStep:
             return StepRecord(kept.shape[0], count, engine, losses, rows, joined.correct, None, (joined.losses, kept))
         if not skipped:
             self.loss.observe(losses, counted(correct) if self.loss.counts_answers else None)
-        return StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
+        record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
+        if estimate is None:
+            return record
+        return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=estimate.mean_loss)
 
     def _raise_late(self) -> None:
         """Raise for a loss of the last step that was not finite, once it is known."""
@@ -325,6 +373,17 @@ class OrderedStep:
             rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
             raise ArgumentError(message(where, "model", rule, "a wrapped one", remedy))
         return [(*part, None)[:3] for part in batches]
+
+
+def _check_memory(selection: Selection, group: "ProcessGroup | None") -> None:
+    """Refuse what the engine with a memory cannot do."""
+    if selection != "top":
+        rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
+        raise ArgumentError(message("OrderedStep", "selection", rule, repr(selection), remedy))
+    if group is not None:
+        rule = "be None for engine 'memory'"
+        remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
+        raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
 
 
 def _reads_are_free(losses: Tensor) -> bool:

@@ -78,7 +78,7 @@ class SelectionTracker:
         self._now, self._times = np.zeros(n), np.zeros(n, np.int64)  # sum and number of a sample's losses in this epoch
         self._epochs, self._mean, self._squares = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)  # Welford's sums
         self._quantiles: list[list[float]] = []
-        self._waiting: list[tuple[Any, Any, Any]] = []
+        self._waiting: list[tuple[Any, Any, Any, Any]] = []
 
     def update(self, indices: Any, losses: "StepRecord | Any", rows: Any = None) -> None:
         """Take note of a step.
@@ -89,16 +89,18 @@ class SelectionTracker:
             Positions of the batch's samples in the training set, shape (s,). One may come twice.
         losses, rows
             The `StepRecord`; or the losses, shape (s,), and the positions in the batch that were kept, all if none are
-            given. Arrays, or tensors on any device. A loss that is not finite is left out; its sample is still seen.
+            given. Arrays, or tensors on any device. A loss that is not finite is left out, and so is one that was not
+            computed but remembered (``engine="memory"``); the sample is still seen.
         """
         record: Any = losses
+        scored = None
         if hasattr(record, "rows"):
-            losses, rows = record.losses, record.rows
+            losses, rows, scored = record.losses, record.rows, record.scored
         if _reads_are_free(losses):
             self._catch_up()
-            self._add(indices, losses, rows)
+            self._add(indices, losses, rows, scored)
             return
-        self._waiting.append((indices, losses, rows))
+        self._waiting.append((indices, losses, rows, scored))
         if len(self._waiting) >= _MOST:
             self._catch_up()
 
@@ -211,12 +213,14 @@ class SelectionTracker:
         for step in waiting:
             self._add(*step)
 
-    def _add(self, indices: Any, losses: Any, rows: Any) -> None:
+    def _add(self, indices: Any, losses: Any, rows: Any, scored: Any) -> None:
         where, values = _positions(indices), as_array(losses)
         kept = None if rows is None else _positions(rows)
         _check_step(self.n, where, values, kept)
         np.add.at(self._seen, where, 1)  # not += 1: a sample may be in a batch twice
         np.add.at(self._chosen, where if kept is None else where[kept], 1)
+        if scored is not None:
+            where, values = where[_positions(scored)], values[_positions(scored)]
         if not np.isfinite(values).all():
             finite = np.isfinite(values)
             self.nonfinite += int(len(values) - finite.sum())

@@ -40,13 +40,32 @@ class Scored(NamedTuple):
 class Computed(NamedTuple):
     """What an engine found, detached.
 
-    All losses, the kept positions (None: skipped), the right answers, and what ran.
+    All losses, the kept positions (None: skipped), the right answers, what ran, and what is only an estimate.
     """
 
     losses: Tensor
     rows: Tensor | None
     correct: Correct
     engine: str
+    estimate: "Estimate | None" = None
+
+
+class Estimate(NamedTuple):
+    """What an engine with a memory did not compute.
+
+    Parameters
+    ----------
+    scored
+        Positions that were scored, ascending; None: all. The losses of the others are remembered ones.
+    mean_loss
+        Gives the estimate of the batch's mean; None where all were scored.
+    recall
+        The share of the truly kept samples that such a step finds, as far as is known; 1 where all were scored.
+    """
+
+    scored: Tensor | None
+    mean_loss: Callable[[], Tensor] | None
+    recall: float | None
 
 
 Score = Callable[[Any], Scored]

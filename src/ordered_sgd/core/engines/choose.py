@@ -114,7 +114,11 @@ ENGINES = {
     "dense": ("dense", "Dense"),
     "rows": ("rows", "RowsEngine"),
     "twopass": ("twopass", "TwoPassEngine"),
+    "memory": ("memory", "MemoryEngine"),
 }
+
+
+_GIVEN = ("model", "score", "parallel", "name")  # parameters of an engine that are not its options
 
 
 def make_engine(
@@ -124,7 +128,7 @@ def make_engine(
     check_choice("OrderedStep", "engine", name, tuple(ENGINES))
     module, kind = ENGINES[name]
     build = getattr(importlib.import_module(f"ordered_sgd.core.engines.{module}"), kind)
-    known = [option for option in inspect.signature(build).parameters if option not in ("model", "score", "parallel")]
+    known = [option for option in inspect.signature(build).parameters if option not in _GIVEN]
     for option in options:
         if option not in known:
             remedy = f"It takes {', '.join(known)}." if known else "It takes no options."

@@ -45,6 +45,8 @@ class TwoPassEngine:
     batchnorm
         ``"subset"`` lets BatchNorm in training through: running statistics from the scoring pass over the whole batch,
         the statistics of the chosen samples in the second pass. That is not the one-liner's gradient.
+    name
+        Of the engine that warnings speak of.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class TwoPassEngine:
         score_dtype: torch.dtype | None = None,
         replay: bool = True,
         batchnorm: str | None = None,
+        name: str = "twopass",
     ) -> None:
         check_choice("OrderedStep", "scoring", scoring, ("train", "eval"))
         check_choice("OrderedStep", "batchnorm", batchnorm, (None, "subset"), 'Pass batchnorm="subset".')
-        self.model, self.score = model, score
+        self.model, self.score, self.name = model, score, name
         self.dense = Dense(model, score, parallel)
         self.parallel = self.dense.parallel
         self._buffers = Buffers(model)
@@ -108,6 +111,15 @@ class TwoPassEngine:
         backward(kept, None if rows.shape[0] else rows)
         self._buffers.load(changed)  # after the backward, which may have saved them
         return Computed(losses, rows, correct, engine)
+
+    def samples_are_apart(self, batch: Any) -> bool:
+        """Whether samples can be run without the others in their batch, as far as it shows; `why` says why not.
+
+        Looked at once: a batch that is not finite does not tell, and the next one is looked at.
+        """
+        if not self._checked:
+            self._check(batch)
+        return self._checked and not self._coupled
 
     def _on_some_rank(self, differs: bool) -> bool:
         """Whether the second pass gave other losses than the first: here, or on a rank whose passes ours must meet."""
@@ -173,7 +185,7 @@ class TwoPassEngine:
                 raise
             self._coupled = True
             self.why = f"the chosen samples cannot be run by themselves ({str(reason).splitlines()[0][:120]})"
-            log.info("engine twopass runs the whole batch: %s", self.why)
+            log.info("engine %s runs the whole batch: %s", self.name, self.why)
         finally:
             restore_random_state(random, device)
             self._buffers.load(saved)
@@ -201,9 +213,10 @@ class TwoPassEngine:
         # a rank that gives up alone still scores first, as the others do: their messages must meet
         self._dense_everywhere = self.parallel.in_step or not self.parallel.over_ranks
         self.why = f"samples influence each other in {where}"
-        log.info("engine twopass runs the whole batch: %s", self.why)
-        remedy = 'Use engine="dense" to silence this, or batchnorm="subset" for BatchNorm.'
-        text = message("OrderedStep", "samples", "not influence each other for engine twopass", self.why, remedy)
+        log.info("engine %s runs the whole batch: %s", self.name, self.why)
+        instead = ', or batchnorm="subset" for BatchNorm' if self.name == "twopass" else ""
+        remedy = f'Use engine="dense" to silence this{instead}.'
+        text = message("OrderedStep", "samples", f"not influence each other for engine {self.name}", self.why, remedy)
         warn(text)
 
 
