@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,9 @@ from ordered_sgd.core.distributed import Joined, join
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, samples_in_all, two_passes
 from ordered_sgd.core.engines.choose import ENGINES, AutoEngine, make_engine
+from ordered_sgd.core.engines.memory import MemoryEngine, check_index, refuse_for_memory
 from ordered_sgd.core.engines.parallel import parallel
-from ordered_sgd.core.engines.recall import Kept
+from ordered_sgd.core.engines.recall import Kept, Recall
 from ordered_sgd.core.engines.state import Buffers, device_of
 from ordered_sgd.core.loss import OrderedLoss, Selection
 from ordered_sgd.core.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
@@ -27,9 +28,6 @@ from ordered_sgd.rules import Rule
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from ordered_sgd.core.engines.memory import MemoryEngine
-    from ordered_sgd.core.engines.recall import Recall
 
 __all__ = ["ENGINES", "OrderedStep", "StepRecord"]
 
@@ -137,13 +135,11 @@ class OrderedStep:
             _where="OrderedStep",
         )
         self._parallel = parallel(model, group)
-        self._memory: MemoryEngine | None = None
         if engine == "memory":
-            _check_memory(selection, group)
+            refuse_for_memory(selection, group)
             engine_options = {**engine_options, "generator": self.loss.generator}
         self._engine = make_engine(engine, self._parallel.model, self._score, engine_options, self._parallel)
-        if engine == "memory":
-            self._memory = cast("MemoryEngine", self._engine)
+        self._memory = self._engine if isinstance(self._engine, MemoryEngine) else None
         self.forward = forward or _call
         self.max_grad_norm = max_grad_norm
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
@@ -166,7 +162,7 @@ class OrderedStep:
         """
         self._raise_late()
         if self._memory is not None:
-            index = self._checked_index(index, y)
+            index = check_index(index, y, device_of(self._parallel.model))
         batches = self._micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self.optimizer.zero_grad()
         self._parallel.begin()
@@ -196,7 +192,7 @@ class OrderedStep:
         return self._engine.why
 
     @property
-    def recall(self) -> "Recall | None":
+    def recall(self) -> Recall | None:
         """Share of the q largest losses that ``engine="memory"`` found in its last audits, with its interval."""
         return None if self._memory is None else self._memory.recall
 
@@ -225,15 +221,6 @@ class OrderedStep:
         if self._memory is not None and "memory" in state:
             self._memory.load_state_dict(state["memory"])
         self._verdict = Verdict()  # of a step that has been undone
-
-    def _checked_index(self, index: Any, y: Any) -> Tensor:
-        """The numbers of the samples, for the engine that remembers them."""
-        from ordered_sgd.core.engines.memory import check_index
-
-        if y is None:
-            rule, remedy = "be one batch for engine 'memory'", 'Use engine="auto" for micro-batches.'
-            raise ArgumentError(message("OrderedStep", "the batch", rule, "a list of micro-batches", remedy))
-        return check_index(index, _length(y), device_of(self._parallel.model))
 
     def _gradient(
         self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Any = None
@@ -373,17 +360,6 @@ class OrderedStep:
             rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
             raise ArgumentError(message(where, "model", rule, "a wrapped one", remedy))
         return [(*part, None)[:3] for part in batches]
-
-
-def _check_memory(selection: Selection, group: "ProcessGroup | None") -> None:
-    """Refuse what the engine with a memory cannot do."""
-    if selection != "top":
-        rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
-        raise ArgumentError(message("OrderedStep", "selection", rule, repr(selection), remedy))
-    if group is not None:
-        rule = "be None for engine 'memory'"
-        remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
-        raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
 
 
 def _reads_are_free(losses: Tensor) -> bool:

@@ -217,8 +217,23 @@ def memory_bytes(samples: int) -> int:
     return 4 * (samples + samples // SPARE)
 
 
-def check_index(index: Any, s: int | None, device: torch.device) -> Tensor:
+def refuse_for_memory(selection: str, group: object) -> None:
+    """Raise for what this engine cannot do."""
+    if selection != "top":
+        rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
+        raise ArgumentError(message("OrderedStep", "selection", rule, repr(selection), remedy))
+    if group is not None:
+        rule = "be None for engine 'memory'"
+        remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
+        raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
+
+
+def check_index(index: Any, y: Any, device: torch.device) -> Tensor:
     """The numbers of a batch's samples, int64 on the device, or one clear error."""
+    if y is None:
+        rule, remedy = "be one batch for engine 'memory'", 'Use engine="auto" for micro-batches.'
+        raise ArgumentError(message("OrderedStep", "the batch", rule, "a list of micro-batches", remedy))
+    s = y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None
 
     def error(rule: str, got: object, remedy: str = "Pass the sample's position in the training set.") -> ArgumentError:
         return ArgumentError(message("OrderedStep", "index", rule, got, remedy))
