@@ -47,6 +47,18 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
     assert len(json.loads(again.stdout)) == 6
 
 
+def test_the_engine_with_a_memory_is_an_arm_with_its_recall(tmp_path: Path) -> None:
+    done = run(compare, *SMALL, "--no-tune", "--memory", "--json")
+    rows = {row["method"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["sgd", "ordered", "random", "ordered memory"]
+    assert 0.9 < rows["ordered memory"]["recall"] <= 1
+    assert rows["ordered"]["recall"] is None
+    assert "recall is the share" in (tmp_path / "compare.html").read_text()
+    table = run(compare, *SMALL, "--no-tune", "--memory").stdout
+    assert "recall" in table
+    assert "recall" not in run(compare, *SMALL, "--no-tune").stdout
+
+
 @pytest.mark.slow
 def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
     rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)

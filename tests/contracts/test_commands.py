@@ -34,7 +34,10 @@ TABLE = [
             (("--data", "nothing.here:make"), "osgd compare: --data must name a function that can be imported"),
             (("--model", "lennet"), "osgd compare: name must be one of logistic, svm, lenet,"),
             (("--model", "lenet"), "size must be at least 16; got 8"),
-            (("--engine", "fast"), "osgd compare: engine must be one of auto, dense, rows, twopass; got 'fast'."),
+            (
+                ("--engine", "fast"),
+                "osgd compare: engine must be one of auto, dense, rows, twopass, memory; got 'fast'.",
+            ),
             (("--q", "0"), "osgd compare: q must be an int of at least 1"),
             (("--backend", "rey"), "osgd compare: --backend must be one of processes, ray; got 'rey'. Did you mean"),
             (("--lr", "-1"), "osgd compare: --lr must be positive; got -1.0. The paper's is 0.01."),

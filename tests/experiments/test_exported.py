@@ -1,3 +1,4 @@
+import csv
 import gzip
 import io
 import json
@@ -33,6 +34,14 @@ def written(path: Path, digits: int | None = None) -> Path:
 @pytest.mark.parametrize("name", ["r.csv", "r.csv.gz"])
 def test_what_was_written_is_read_to_the_last_bit(tmp_path: Path, name: str) -> None:
     assert read_csv(written(tmp_path / name)) == RUNS
+
+
+def test_a_file_from_before_a_column_was_added_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "old.csv").open("w") as file:
+        older = csv.DictWriter(file, [name for name in COLUMNS if name not in ("scored", "recall")])
+        older.writeheader()
+        older.writerows({name: row[name] for name in older.fieldnames} for row in flat_rows(RUNS))
+    assert read_csv(tmp_path / "old.csv") == RUNS
 
 
 def test_rows_are_flat_and_unique() -> None:

@@ -43,6 +43,11 @@ SPECS = {
     "at random": ExperimentSpec(
         data="semeion", epochs=3, s=32, method="random", path=((32, 0.1), (8, 0.1), (4, 0.01)), engine="dense"
     ),
+    "memory": ExperimentSpec(data="semeion", epochs=3, s=32, q=4, lr=0.1, engine="memory", candidates=10),
+    "infobatch": ExperimentSpec(data="semeion", epochs=3, s=32, lr=0.1, method="infobatch"),
+    "last losses": ExperimentSpec(
+        data="semeion", epochs=3, s=32, method="last-losses", path=((32, 0.1), (8, 0.1), (4, 0.01))
+    ),
     "adam": ExperimentSpec(data="semeion", epochs=3, s=32, optimizer="adam", engine="twopass", q=4),
 }
 
@@ -113,6 +118,26 @@ def test_the_same_weights_and_order_for_every_method_of_a_seed() -> None:
     sgd = trained(SPECS["augmentation and the rule"].but(method="sgd", epochs=1))[0]
     ordered = trained(SPECS["augmentation and the rule"].but(epochs=1))[0]  # keeps all in its first epoch
     assert all(torch.equal(a, b) for a, b in zip(sgd, ordered, strict=True))
+
+
+def test_a_run_with_a_memory_records_what_it_scored_and_found() -> None:
+    _, rows = trained(SPECS["memory"])
+    assert (rows[0].scored, rows[0].recall) == (200, 1.0)  # everything is new
+    assert rows[1].scored == rows[2].scored == 6 * 14 + 8  # without an audit, and the last batch is as small as it is
+    _, exact = trained(SPECS["memory"].but(engine="dense", candidates=None))
+    assert (exact[1].scored, exact[1].recall) == (None, None)
+    _, random = trained(SPECS["at random"].but(engine="memory"))  # which has nothing to remember
+    assert random[1].scored is None
+
+
+def test_baselines_back_propagate_what_they_chose() -> None:
+    _, rows = trained(SPECS["last losses"])
+    assert [row.backpropagated for row in rows] == [200, 6 * 8 + 8, 6 * 4 + 4]
+    assert [row.q for row in rows] == [32, 8, 4]
+    _, rows = trained(SPECS["infobatch"].but(epochs=8, drops=()))
+    assert rows[0].backpropagated == rows[-1].backpropagated == 200  # all new, and the last eighth
+    assert all(100 < row.backpropagated < 180 for row in rows[2:-1])
+    assert rows[-1].test_error < 30
 
 
 def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:

@@ -37,14 +37,23 @@ def test_every_change_makes_another_run() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"method": "orderd"}, "method must be one of sgd, ordered, random; got 'orderd'. Did you mean 'ordered'?"),
+        (
+            {"method": "orderd"},
+            "method must be one of sgd, ordered, random, infobatch, last-losses; got 'orderd'. Did you mean 'ordered'?",
+        ),
         ({"rule": "Accuracy"}, "rule must be one of AccuracyRule"),
         ({"q": 0}, "q must be an int of at least 1 or a fraction"),
         ({"epochs": 0}, "epochs must be at least 1; got 0. Leave it out for 50"),
         ({"validation": 1.0}, "validation must be a share in"),
         ({"flipped": -0.1}, "flipped must be a share in"),
-        ({"method": "random"}, "path must be given for method='random', and for it alone; got 0 epochs of it"),
+        (
+            {"method": "random"},
+            "path must be given for method='random' and 'last-losses', and for them alone; got 0 epochs of it",
+        ),
         ({"path": ((64, 0.1),)}, "path must be given for method='random'"),
+        ({"recall": 0.9}, "recall and candidates must stand with engine='memory'; got engine='auto'"),
+        ({"candidates": 8, "engine": "rows"}, "recall and candidates must stand with engine='memory'"),
+        ({"method": "last-losses"}, "path must be given for method='random' and 'last-losses'"),
         ({"method": "random", "path": ((64, 0.1),)}, "path must have 50 epochs; got 1. Replay"),
     ],
 )

@@ -1,8 +1,9 @@
 import json
+from dataclasses import replace
 
 import pytest
 
-from ordered_sgd.report.compare import seconds_to, summary, verdicts
+from ordered_sgd.report.compare import comparison_table, seconds_to, summary, verdicts
 from tests.experiments.runs import made_arm
 
 SGD = made_arm("sgd", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]], seconds=3.0)
@@ -40,6 +41,20 @@ def test_the_numbers_of_an_arm() -> None:
     assert ordered["seconds_per_epoch"] == 2.0
     assert ordered["backpropagated"] == 1.0
     json.dumps([sgd, ordered], allow_nan=False)
+
+
+def test_what_a_memory_scored_and_found_stands_in_the_table_where_there_is_one() -> None:
+    runs = [
+        run._replace(rows=[replace(row, scored=160, recall=0.9 + row.epoch / 100) for row in run.rows])
+        for run in BETTER.runs
+    ]
+    memory = replace(BETTER, name="ordered memory", runs=tuple(runs))
+    rows = summary([SGD, BETTER, memory])
+    assert [row["scored"] for row in rows] == [None, None, 0.25]
+    assert rows[2]["recall"] == pytest.approx(0.92)  # of the last epoch
+    lines = comparison_table([SGD, BETTER, memory])
+    assert [(line["scored"], line["recall"]) for line in lines] == [("–", "–"), ("–", "–"), ("0.25", "0.92")]
+    assert "recall" not in comparison_table([SGD, BETTER])[0]
 
 
 def test_time_to_the_error_of_plain_sgd_counts_epochs_until_it_is_reached() -> None:

@@ -26,6 +26,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 @click.option("--tune/--no-tune", default=None, help="Also each method at its best rate; on for digits and Semeion.")
 @click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
 @click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
+@click.option("--memory", is_flag=True, help="Also ordered SGD by the engine with a memory.")
 @click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
 @backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
@@ -49,6 +50,7 @@ def command(
     tune: bool | None,
     qs: tuple[float, ...],
     adam: bool,
+    memory: bool,
     engine: str,
     workers: int | None,
     backend: str,
@@ -90,6 +92,8 @@ def command(
     extra = [base.but(q=q) for q in qs]
     if adam:
         extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
+    if memory:
+        extra.append(base.but(engine="memory"))
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
@@ -112,6 +116,9 @@ def command(
         "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
     )
     show(cost_table(rows), title=title, as_json=False)
+    if remembering := memory_table(rows):
+        title = "engine with a memory: share of samples scored, and of the q largest losses found in the last epoch"
+        show(remembering, title=title, as_json=False)
     click.echo(f"written: {out}", err=True)
 
 
@@ -148,6 +155,15 @@ def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "backprop.": "" if row["backpropagated"] is None else f"{100 * row['backpropagated']:.0f} %",
         }
         for row in rows
+    ]
+
+
+def memory_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Of the arms whose engine has a memory: the share of samples that was scored, and the recall of the last epoch."""
+    return [
+        {"method": row["method"], "scored": f"{100 * row['scored']:.0f} %", "recall": _number(row["recall"], 3)}
+        for row in rows
+        if row["scored"] is not None
     ]
 
 

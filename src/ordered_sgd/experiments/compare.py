@@ -10,7 +10,7 @@ from scipy import stats
 
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.row import EpochRow
-from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.experiments.spec import ExperimentSpec, Method
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # learning rates that are tried for "best rate"
 HELD_OUT = 0.2  # share of the training set on which the rate is picked
@@ -146,7 +146,7 @@ def _replayed(ordered: Sequence[Run], run_all: RunAll) -> tuple[Run, ...]:
     return tuple(run_all([replay_of(run) for run in ordered]))
 
 
-def replay_of(run: Run) -> ExperimentSpec:
-    """The spec of the random control of an ordered run; of a run that diverged, as far as it got."""
+def replay_of(run: Run, method: Method = "random") -> ExperimentSpec:
+    """The spec of the control of an ordered run by this method; of a run that diverged, as far as it got."""
     path = tuple((row.q, row.lr) for row in run.rows)
-    return run.spec.but(method="random", q=None, path=path, epochs=len(path))
+    return run.spec.but(method=method, q=None, path=path, epochs=len(path))

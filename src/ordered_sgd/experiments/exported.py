@@ -16,6 +16,7 @@ from ordered_sgd.experiments.spec import ExperimentSpec
 
 NUMBERS = tuple(field.name for field in fields(EpochRow))
 COLUMNS = ("run_id", "spec", "method", "seed", *NUMBERS, "versions")
+_LATER = ("scored", "recall")  # columns that older files do not have
 
 
 def flat_rows(runs: Iterable[Run], digits: int | None = None) -> Iterator[dict[str, Any]]:
@@ -57,7 +58,7 @@ def read_csv(path: Path) -> list[Run]:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
         reader = csv.DictReader(io.StringIO(text))
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in _LATER]
         if missing:
             raise ValueError(f"no column {missing[0]}")
         return _runs(reader)
@@ -73,7 +74,7 @@ def _runs(rows: Iterable[Mapping[str, str]]) -> list[Run]:
         if row["spec"] not in found:
             spec = ExperimentSpec.from_json(row["spec"])
             found[row["spec"]] = Run(spec, json.loads(row["versions"]), [], finished=False)
-        found[row["spec"]].rows.append(EpochRow(**{name: _value(name, row[name]) for name in NUMBERS}))
+        found[row["spec"]].rows.append(EpochRow(**{name: _value(name, row.get(name, "")) for name in NUMBERS}))
     return [run._replace(finished=_over(run)) for run in found.values()]
 
 
@@ -84,7 +85,7 @@ def _value(name: str, text: str) -> Any:
     return None if text == "" else json.loads(text.lower()) if name == "diverged" else _PARSE[name](text)
 
 
-_PARSE = {name: int if name in ("epoch", "q", "samples", "backpropagated") else float for name in NUMBERS}
+_PARSE = {name: int if name in ("epoch", "q", "samples", "backpropagated", "scored") else float for name in NUMBERS}
 
 
 def _over(run: Run) -> bool:

@@ -44,11 +44,11 @@ class Replay:
 
 
 def rule_for(spec: ExperimentSpec) -> Rule:
-    """The rule that moves q: plain SGD keeps every sample."""
+    """The rule that moves q: plain SGD keeps every sample, and a baseline all that it is given."""
+    if spec.method in ("sgd", "infobatch", "last-losses"):
+        return FixedQ(1.0)  # the baselines choose beforehand
     if spec.path:
         return Replay(tuple(q for q, _ in spec.path))
-    if spec.method == "sgd":
-        return FixedQ(1.0)
     if spec.q is not None:
         return FixedQ(spec.q)
     if spec.counts:

@@ -92,7 +92,13 @@ def reproduce(rows: Sequence[RecipeRow], run_all: RunAll, *, trials: int) -> lis
             Arm(name, tuple(found[spec.but(seed=seed)] for seed in range(trials))) for name, spec in row.arms.items()
         ]
         results.append(Reproduced(row, tuple(arms)))
-    controls = [replay_of(run) for one in results for name in one.row.controls for run in one.arm(name).runs]
+    controls = [
+        replay_of(run, method)
+        for one in results
+        for method in one.row.repeated
+        for name in one.row.controls
+        for run in one.arm(name).runs
+    ]
     repeated = {run.spec: run for run in run_all(controls)}
     return [_with_controls(one, repeated) for one in results]
 
@@ -109,9 +115,10 @@ def _at_picked_rate(row: RecipeRow, run_all: RunAll, trials: int) -> RecipeRow:
 def _with_controls(one: Reproduced, repeated: Mapping[ExperimentSpec, Run]) -> Reproduced:
     controls = tuple(
         Arm(
-            "random" if len(one.row.controls) == 1 else f"random for {name}",
-            tuple(repeated[replay_of(run)] for run in one.arm(name).runs),
+            method if len(one.row.controls) == 1 else f"{method} for {name}",
+            tuple(repeated[replay_of(run, method)] for run in one.arm(name).runs),
         )
+        for method in one.row.repeated
         for name in one.row.controls
     )
     return replace(one, arms=one.arms + controls)

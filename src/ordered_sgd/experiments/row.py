@@ -32,6 +32,9 @@ class EpochRow:
         other, both ways; and the expected calibration error.
     diverged
         Whether a loss was not finite: then the run ends here, and the other numbers are None.
+    scored, recall
+        Of ``engine="memory"``: samples that were scored, and the share of the q largest losses of a batch that was
+        found, as it is estimated: the mean over the batches in which an estimate was known.
     """
 
     epoch: int
@@ -53,6 +56,8 @@ class EpochRow:
     test_cross_entropy_scaled: float | None = None
     calibration_error: float | None = None
     diverged: bool = False
+    scored: int | None = None
+    recall: float | None = None
 
 
 def epoch_row(
@@ -87,6 +92,8 @@ def epoch_row(
         test_cross_entropy=cross_entropy(test.scores, test.y),
         test_cross_entropy_scaled=scaled_cross_entropy(test),
         calibration_error=calibration_error(test.scores, test.y),
+        scored=round(sums["scored"]) if "scored" in sums else None,
+        recall=sums["found"] / sums["measured"] if sums.get("measured") else None,
     )
 
 

@@ -9,9 +9,10 @@ from ordered_sgd.data.protocol import KINDS, Kind
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rules import RULES, check_q
 
-Method = Literal["sgd", "ordered", "random"]
+Method = Literal["sgd", "ordered", "random", "infobatch", "last-losses"]
 Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary"]
-METHODS: tuple[Method, ...] = ("sgd", "ordered", "random")
+METHODS: tuple[Method, ...] = ("sgd", "ordered", "random", "infobatch", "last-losses")
+REPLAYED: tuple[Method, ...] = ("random", "last-losses")  # repeat the q and the rates of an ordered run
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary")
 OPTIMIZERS = ("sgd", "adam")
 ACCURACIES = ("epoch", "pass", "clean")
@@ -39,7 +40,8 @@ class ExperimentSpec:
     loss
         ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` for Figure 1.
     method
-        ``"ordered"``, plain ``"sgd"``, or ``"random"``: q samples at random along `path`.
+        ``"ordered"``, plain ``"sgd"``, or ``"random"``: q samples at random along `path`. Two baselines choose before
+        anything is computed (`experiments.baselines`): ``"infobatch"``, and ``"last-losses"`` along `path`.
     q
         Fixed number or share of samples; None for the rule.
     rule, rule_options
@@ -49,7 +51,7 @@ class ExperimentSpec:
     counts
         The levels of the paper's rule are 32, 16, 8 and 4 whatever s is, as in the authors' scripts.
     path
-        The (q, learning rate) of every epoch that the random control repeats from the ordered run.
+        The (q, learning rate) of every epoch that a control repeats from the ordered run.
     s, epochs
         Batch size, and passes over the training set.
     optimizer, lr, momentum, nesterov, weight_decay
@@ -65,6 +67,8 @@ class ExperimentSpec:
         nor mixed, in evaluation mode.
     engine, batchnorm
         Of `OrderedStep`; or ``"kernels"`` for a linear model by the compiled kernels of `ordered_sgd.linear`.
+    recall, candidates
+        Of ``engine="memory"``: the recall to hold, or a fixed number of candidates.
     threads
         Of torch: sums depend on it in the last bits.
     timed
@@ -105,6 +109,8 @@ class ExperimentSpec:
     accuracy: Literal["epoch", "pass", "clean"] = "epoch"
     engine: str = "auto"
     batchnorm: str | None = None
+    recall: float = 0.95
+    candidates: float | None = None
     threads: int = 1
     timed: bool = False
     seed: int = 0
@@ -133,9 +139,13 @@ class ExperimentSpec:
         if self.augment == "mixup" and self.accuracy != "clean":
             remedy = "Of mixed images it stays near 55 %, and q would never move."
             raise ArgumentError(message(where, "accuracy", "be 'clean' with mixup", repr(self.accuracy), remedy))
-        if (self.method == "random") != bool(self.path):
+        if self.engine != "memory" and (self.recall, self.candidates) != (0.95, None):
+            got = f"engine={self.engine!r}"
+            remedy = "Leave recall and candidates out, or use engine='memory'."
+            raise ArgumentError(message(where, "recall and candidates", "stand with engine='memory'", got, remedy))
+        if (self.method in REPLAYED) != bool(self.path):
             remedy = "Take the path from the record of the ordered run."
-            rule = "be given for method='random', and for it alone"
+            rule = "be given for method='random' and 'last-losses', and for them alone"
             raise ArgumentError(message(where, "path", rule, f"{len(self.path)} epochs of it", remedy))
         if self.path and len(self.path) != self.epochs:
             remedy = "Replay a run of the same length."
@@ -168,12 +178,14 @@ class ExperimentSpec:
 
     @property
     def method_name(self) -> str:
-        """What a table calls it: ``"ordered"``, ``"ordered q=16"``, ``"ordered adam"``, ``"sgd"``, ``"random"``."""
+        """What a table calls it: ``"ordered"``, ``"ordered q=16"``, ``"ordered adam"``, ``"ordered memory"``, ..."""
         words: list[str] = [self.method]
         if self.optimizer == "adam":
             words = ["adam"] if self.method == "sgd" else [self.method, "adam"]
         if self.q is not None and self.method == "ordered":
             words.append(f"q={self.q:g}")
+        if self.engine == "memory" and self.method == "ordered":
+            words.append("memory" if self.candidates is None else f"memory c={self.candidates:g}")
         return " ".join(words)
 
 

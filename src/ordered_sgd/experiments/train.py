@@ -17,6 +17,7 @@ from ordered_sgd.data.source import BatchSource
 from ordered_sgd.diagnostics.tracker import SelectionTracker
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, TRACKER, grid_around, pack, pack_tracker
+from ordered_sgd.experiments.baselines import baseline_for
 from ordered_sgd.experiments.evaluate import Scores, batches, criterion_for, scores_of, two_columns
 from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.experiments.row import EpochRow, epoch_row
@@ -57,7 +58,6 @@ class Training:
         self.counts = torch.zeros(len(self.train_set), dtype=torch.int32)  # how often each sample was kept
         self.tracker = _tracker(spec, self.train_set)
         self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None)
-        options: dict[str, Any] = {} if spec.batchnorm is None else {"batchnorm": spec.batchnorm}
         self.step = OrderedStep(
             self.model,
             self.criterion,
@@ -67,9 +67,9 @@ class Training:
             generator=torch.Generator().manual_seed(spec.seed),
             trim=spec.trim,
             trim_epochs=spec.trim_epochs,
-            engine="dense" if spec.engine == "kernels" else spec.engine,  # type: ignore[arg-type]  # OrderedStep checks
-            **options,
+            **_engine(spec),
         )
+        self.baseline = baseline_for(spec, len(self.train_set), self.step)
 
     def epochs(self) -> Iterator[EpochRow | None]:
         """A row after every epoch, and None after every batch, when a checkpoint may be taken.
@@ -91,7 +91,10 @@ class Training:
             group["lr"] = self._rate()
         for x, y, indices in batches(self.source, self.model):
             start, cpu_start = time.perf_counter(), time.process_time()
-            record = self.step(x, y)
+            if self.baseline is None:
+                record = self.step(x, y, index=indices)
+            else:
+                record = self.baseline(x, y, indices, self.epoch)
             added = {
                 "seconds": time.perf_counter() - start,
                 "cpu_seconds": time.process_time() - cpu_start,
@@ -101,6 +104,10 @@ class Training:
                 "loss": float(record.mean_loss) * record.count,
                 "correct": float(record.correct) if record.correct is not None else np.nan,
             }
+            if record.engine == "memory" or record.recall is not None:
+                added["scored"] = record.count if record.scored is None else record.scored.shape[0]
+                added["found"] = (record.recall or 0.0) * record.count
+                added["measured"] = record.count if record.recall is not None else 0
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in added.items()}
             self.counts[indices[record.rows]] += 1  # an epoch has every sample once
             if self.tracker is not None:
@@ -114,6 +121,8 @@ class Training:
         if self.tracker is not None:
             self.tracker.end_epoch()
         spec, q, rate = self.spec, self.step.q or 0, self._rate()
+        if spec.path:
+            q = min(spec.path[self.epoch - 1][0], self.source.s)
         counted = self._accuracy()  # may refresh BatchNorm: before the scores
         train = self._scores(self.plain)
         accuracy = 1 - train.error / 100 if counted is None else counted
@@ -154,7 +163,7 @@ class Training:
 
     def _accuracy(self) -> float | None:
         """Training accuracy: counted in the epoch, or by another pass in training mode; None: that of the scores."""
-        if self.spec.accuracy == "clean":
+        if self.spec.accuracy == "clean" or self.baseline is not None:
             return None
         if self.spec.accuracy == "epoch" and not np.isnan(self.sums["correct"]):
             return self.sums["correct"] / self.sums["samples"]
@@ -179,6 +188,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimizer": self.step.optimizer.state_dict(),
             "step": self.step.state_dict(),
+            "baseline": None if self.baseline is None else self.baseline.state_dict(),
             "source": self.source.state_dict(),
             "test": self.test.state_dict(),  # Semeion's test images are augmented
             "random": torch.get_rng_state(),
@@ -196,6 +206,8 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])
         self.step.load_state_dict(state["step"])
+        if self.baseline is not None:
+            self.baseline.load_state_dict(state["baseline"])
         self.source.load_state_dict(state["source"])
         self.test.load_state_dict(state["test"])
         torch.set_rng_state(state["random"])
@@ -218,6 +230,14 @@ def _tracker(spec: ExperimentSpec, train: Dataset) -> SelectionTracker | None:
 def _still(data: Dataset, changes: Recipe, seed: int) -> BatchSource:
     """The set in its stored order, for evaluation."""
     return BatchSource.by_recipe(data, min(EVALUATE, len(data)), changes, rng=seed, order="stored")
+
+
+def _engine(spec: ExperimentSpec) -> dict[str, Any]:
+    """The engine of the step, and its options."""
+    if spec.engine == "memory" and spec.method == "ordered":
+        return {"engine": "memory", "recall": spec.recall, "candidates": spec.candidates}
+    engine = {"kernels": "dense", "memory": "auto"}.get(spec.engine, spec.engine)  # nothing else needs a memory
+    return {"engine": engine} if spec.batchnorm is None else {"engine": engine, "batchnorm": spec.batchnorm}
 
 
 def _optimizer(spec: ExperimentSpec, model: nn.Module) -> torch.optim.Optimizer:

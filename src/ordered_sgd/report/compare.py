@@ -39,6 +39,8 @@ def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
         "seconds_to_error": _mean(seconds_to(arm, plain, clock)),
         "reached": int(np.isfinite(seconds_to(arm, plain, clock)).sum()),
         "backpropagated": float(np.sum(arm.total("backpropagated")) / np.sum(samples)) if samples.sum() else None,
+        "scored": float(np.sum(arm.total("scored")) / np.sum(samples)) if arm.total("scored").any() else None,
+        "recall": _mean(arm.last("recall")),
     }
     return {name: _plain(value) for name, value in row.items()}
 
@@ -95,7 +97,12 @@ def _in_error_and_time(arm: Arm, plain: Arm) -> str:
 
 
 def comparison_table(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, str]]:
-    """The numbers of all arms as text: error, cross-entropy, calibration and time by a clock of `summary`."""
+    """The numbers of all arms as text: error, cross-entropy, calibration and time by a clock of `summary`.
+
+    Where an engine with a memory ran, also the share of samples that it scored, and its recall in the last epoch.
+    """
+    rows = summary(arms, clock)
+    remembers = any(row["scored"] is not None for row in rows)
     return [
         {
             "method": row["method"],
@@ -107,8 +114,9 @@ def comparison_table(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[s
             "calibration error": _number(row["calibration_error"]),
             "s per epoch": _number(row["seconds_per_epoch"]),
             "s to SGD's error": f"{_number(row['seconds_to_error'])} ({row['reached']}/{row['seeds']})",
+            **({"scored": _number(row["scored"]), "recall": _number(row["recall"])} if remembers else {}),
         }
-        for row in summary(arms, clock)
+        for row in rows
     ]
 
 

@@ -115,7 +115,10 @@ def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scor
     assert torch.isinf(after[N + 1 : N + 100]).all()
     assert record.scored is not None
     assert {5, 7} <= set(record.scored.tolist())
-    torch.testing.assert_close(after[index[record.scored]], record.losses[record.scored], rtol=0, atol=0)
+    known = record.scored[torch.isin(record.scored, torch.tensor([5, 7]), invert=True)]
+    expected = 0.3 * before[index[known]] + 0.7 * record.losses[known]
+    torch.testing.assert_close(after[index[known]], expected, rtol=1e-6, atol=0)
+    assert after[N] == record.losses[7]
     rest = torch.isin(torch.arange(S), record.scored, invert=True)
     assert torch.equal(after[index[rest]], before[index[rest]])
     assert torch.equal(record.losses[rest], before[index[rest]])

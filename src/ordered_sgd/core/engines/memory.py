@@ -1,10 +1,10 @@
 """Score only likely candidates: samples whose loss was large when they were last scored, and a few others at random.
 
-The hardest samples of a batch are mostly those that were hard the last time. Of each sample the last loss is
-remembered; of a batch only the largest remembered ones are scored, and `PROBES` random others. The q largest of these
-are kept, and an exact engine computes their gradient. What is missed is measured: at random moments, which do not
-depend on the data, a batch is scored whole and used whole, and the share of its q largest that would have been found is
-the recall. `Candidates` adapts their number to it.
+The hardest samples of a batch are mostly those that were hard the last time. The loss of each sample is remembered, as
+a running mean that forgets fast; of a batch only the largest remembered ones are scored, and `PROBES` random others.
+The q largest of these are kept, and an exact engine computes their gradient. What is missed is measured: at random
+moments, which do not depend on the data, a batch is scored whole and used whole, and the share of its q largest that
+would have been found is the recall. `Candidates` adapts their number to it.
 """
 
 import logging
@@ -25,6 +25,7 @@ from ordered_sgd.rules import resolve_q
 
 log = logging.getLogger("ordered_sgd")
 
+FRESH = 0.7  # of the newest loss in what is remembered: one view or dropout mask says less than two (docs/memory.md)
 PROBES = 4  # random others that are scored with the candidates
 AUDITED = 1 / 32  # probability that a batch is scored whole to measure the recall
 MOST = 0.75  # of the batch: where more must be scored, all are
@@ -73,7 +74,7 @@ class MemoryEngine:
         self._apart = TwoPassEngine(model, score, parallel, name="memory")  # tells whether samples are apart
         self._generator = generator or torch.Generator().manual_seed(0)
         self._candidates = Candidates(recall)
-        self._losses = torch.empty(0)  # of every sample the last one, and room for more; infinite: never seen
+        self._losses = torch.empty(0)  # of every sample, and room for more; infinite: never seen
         self._samples = 0
 
     def __call__(
@@ -158,7 +159,8 @@ class MemoryEngine:
         return self._losses.index_select(0, index)
 
     def _remember(self, index: Tensor, losses: Tensor) -> None:
-        values = losses.float()
+        before, values = self._losses.index_select(0, index), losses.float()
+        values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
         # a loss that is not finite tells nothing: as if the sample had not been seen
         self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
 

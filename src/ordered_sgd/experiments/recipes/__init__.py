@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ordered_sgd.errors import check_choice
 from ordered_sgd.experiments.recipes import figures, tables
 from ordered_sgd.experiments.recipes.ablation import ablation
-from ordered_sgd.experiments.recipes.engines import batchnorm, whole_training
+from ordered_sgd.experiments.recipes.engines import batchnorm, memory, whole_training
 from ordered_sgd.experiments.recipes.noise import label_noise
 from ordered_sgd.experiments.recipes.protocols import AUTHORS_CODE, PAPER, PROTOCOLS, SWITCHES, Protocol, preset
 from ordered_sgd.experiments.recipes.published import Printed
@@ -51,6 +51,7 @@ EXHIBITS: dict[str, Callable[[Protocol], Exhibit]] = {
     "figure8": figures.figure8,
     "ablation": ablation,
     "whole-training": whole_training,
+    "memory": memory,
     "batchnorm": batchnorm,
     "label-noise": label_noise,
 }
@@ -92,5 +93,5 @@ def list_rows(protocol: Protocol = PAPER, trials: int = TRIALS) -> list[ListedRo
 
 def row_work(row: RecipeRow) -> float:
     """The `work` of one trial of a row, controls included."""
-    controls = [row.arms[name] for name in row.controls]
+    controls = [row.arms[name] for name in row.controls for _ in row.repeated]
     return sum(work(spec) for spec in [*row.different(), *controls])

@@ -1,5 +1,7 @@
 """What the paper does not show: whole trainings with every engine, in error and in time."""
 
+from dataclasses import replace
+
 from ordered_sgd.experiments.recipes.protocols import Protocol, base
 from ordered_sgd.experiments.recipes.rows import Exhibit, RecipeRow
 from ordered_sgd.experiments.recipes.shrink import shrink
@@ -8,6 +10,7 @@ from ordered_sgd.experiments.spec import ExperimentSpec
 
 WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
 WHOLE_EPOCHS = 12
+OTHER_RATES = (0.003, 0.03, 0.1)  # of SGD, beside the given one
 BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 8, 0.125
 _ONLINE = "Training accuracy is counted while training: there is no second pass over the data."
 _CLOCK = (
@@ -32,6 +35,31 @@ def whole_training(protocol: Protocol) -> Exhibit:
         "The random control scores all samples as well, to be comparable; by itself it could do without.",
     )
     return Exhibit("whole-training", "Whole trainings by engine", "test_error", tuple(rows), compared=True, notes=notes)
+
+
+def memory(protocol: Protocol) -> Exhibit:
+    """The engine with a memory in whole trainings, beside the exact engine, other rates of SGD, and baselines."""
+    rows = []
+    for row in whole_training(protocol).rows:
+        plain, exact = row.arms["sgd"], row.arms["ordered rows"]
+        arms = {
+            "sgd": plain,
+            "ordered rows": exact,
+            "ordered memory": exact.but(engine="memory"),
+            "infobatch": plain.but(method="infobatch"),
+            **{f"sgd at {rate:g}": plain.but(lr=rate) for rate in OTHER_RATES},
+        }
+        rows.append(replace(row, arms=arms, repeated=("random", "last-losses")))
+    notes = (
+        f"{WHOLE_EPOCHS} epochs, the rate divided by 10 from epoch 10 on. {_ONLINE}",
+        _CLOCK,
+        "memory holds a recall of 0.95; random and last-losses repeat the q and the rates of ordered rows.",
+        "infobatch drops samples whose last loss is below the mean with probability 1/2 and lets the others of them "
+        "count twice, but not in the last eighth of the epochs; last-losses keeps the q with the largest losses of "
+        "the last time that they were trained on, and scores nothing.",
+        "SGD's best rate is the one with the lowest error here, on the test set: a choice in its favour.",
+    )
+    return Exhibit("memory", "An engine with a memory", "test_error", tuple(rows), compared=True, notes=notes)
 
 
 def batchnorm(protocol: Protocol) -> Exhibit:

@@ -8,7 +8,7 @@ from typing import Any
 from ordered_sgd.errors import check_choice
 from ordered_sgd.experiments.recipes.published import Printed, PrintedRow
 from ordered_sgd.experiments.recipes.shrink import shrink
-from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.experiments.spec import ExperimentSpec, Method
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class RecipeRow:
     printed, place
         Name of an arm -> what the paper prints for it, and where; nothing for an arm that the paper does not have.
     controls
-        Ordered arms whose finished runs are each repeated with random samples: `compare.replay_of` makes the spec.
+        Ordered arms whose finished runs are each repeated with other samples: `compare.replay_of` makes the spec.
+    repeated
+        The methods that repeat them: random samples, and what else is to be seen beside them.
     search
         The first stage of a row whose rate is not given but picked.
     notes
@@ -58,6 +60,7 @@ class RecipeRow:
     printed: Mapping[str, Printed] = field(default_factory=dict)
     place: str | None = None
     controls: tuple[str, ...] = ()
+    repeated: tuple[Method, ...] = ("random",)
     search: RateSearch | None = None
     notes: tuple[str, ...] = ()
     shrunk: str = ""
@@ -100,7 +103,7 @@ class RecipeRow:
     @property
     def runs(self) -> int:
         """Runs of one trial, controls included."""
-        return len(self.different()) + len(self.controls)
+        return len(self.different()) + len(self.controls) * len(self.repeated)
 
 
 @dataclass(frozen=True)
