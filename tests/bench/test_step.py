@@ -69,6 +69,16 @@ def test_a_row_names_the_engine_that_ran(measured) -> None:
     assert "too small" in half["auto"].why
 
 
+def test_the_engine_with_a_memory_scores_three_q_candidates_whatever_q_is() -> None:
+    subjects = Subjects(WORKLOADS["logistic"], s=64, names=("memory",))
+    for q in (8, 4):
+        subjects.set_q(q)
+        subjects.warm()
+        scored = {None if (found := subjects.calls["memory"]().scored) is None else len(found) for _ in range(4)}
+        assert 3 * q + 4 in scored
+        assert subjects.ran("memory") == ("memory", "")
+
+
 def test_it_ticks_as_often_as_planned_and_probes_each_step_once(measured) -> None:
     _, ticked, asked = measured
     assert ticked == PLAN.ticks

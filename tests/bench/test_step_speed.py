@@ -48,6 +48,12 @@ def test_the_better_engine_is_so_much_faster_than_sgd(model: str, q: int) -> Non
     assert best >= BARS[q]
 
 
+@pytest.mark.parametrize("model", ["lenet", "vit"])
+@pytest.mark.parametrize(("q", "bar"), [(8, 2.5), (4, 3.5)])
+def test_the_engine_with_a_memory_is_past_the_limits(model: str, q: int, bar: float) -> None:
+    assert columns(model)[q]["memory"].speedup >= bar
+
+
 @pytest.mark.parametrize("model", [name for name in WORKLOADS if name != "logistic"])
 def test_auto_costs_nothing_when_everything_is_kept(model: str) -> None:
     assert columns(model)[S]["auto"].speedup >= 0.97

@@ -6,6 +6,9 @@ the machine hits all alike. The two limits are added up from pieces of the same 
 - A, two passes: forward of s samples without a graph + SGD step of q;
 - B, one pass: forward of s samples with a graph + backward of q + update, where the last two are an SGD step of q
   minus a forward of q.
+
+They hold for engines that score every sample. The one with a memory scores 3q candidates and four probes here, of
+batches that it has seen; the median is of such a step, and leaves out the one in 32 that is scored whole.
 """
 
 import os
@@ -161,6 +164,7 @@ def _column(
 ) -> list[StepRow]:
     """Every row for one q, measured in turn."""
     subjects.set_q(q)
+    subjects.warm()
     names = rows_at(plan.s, q)
     inner = _repeats(subjects.calls[SGD])
     ticks = every(inner + _SETTLE, tick)
@@ -200,7 +204,7 @@ def rows_at(s: int, q: int) -> list[str]:
     """The steps that stand in the column of q: Selective Backprop keeps half, and stands there only.
 
     >>> rows_at(64, 16)
-    ['sgd', 'dense', 'rows', 'twopass', 'auto']
+    ['sgd', 'dense', 'rows', 'twopass', 'auto', 'memory']
     """
     return [name for name in ROWS if name != SELECTIVE or q == s // 2]
 

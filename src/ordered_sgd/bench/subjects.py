@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ from ordered_sgd.bench.models import Batch, Workload
 from ordered_sgd.core.step import OrderedStep, StepRecord
 from ordered_sgd.rules import Need, Observed
 
-SGD, SELECTIVE = "sgd", "selective-backprop"
-ROWS = (SGD, "dense", "rows", "twopass", "auto", SELECTIVE)
+SGD, SELECTIVE, MEMORY = "sgd", "selective-backprop", "memory"
+ROWS = (SGD, "dense", "rows", "twopass", "auto", MEMORY, SELECTIVE)
+CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
 
 _BATCHES = 4  # taken in turn, so that no step finds its own input in the cache
 
@@ -73,9 +75,31 @@ class Subjects:
     def set_q(self, q: int) -> None:
         """Every step keeps q samples from now on."""
         self.q = self._dial.q = q
+        if MEMORY in self.steps:
+            self._remember()
         for step in self.steps.values():
             if step.q is not None:  # before the first batch the dial is read anyway
                 step.end_epoch()
+
+    def warm(self) -> None:
+        """Let the engine with a memory see every batch once, and then some candidates by themselves."""
+        if MEMORY in self.steps:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that it scores everything: `ran` tells
+                for _ in range(_BATCHES + 2):
+                    self.calls[MEMORY]()
+
+    def _remember(self) -> None:
+        """A new step with a memory: the number of its candidates is fixed, and goes with q."""
+        before = self.steps[MEMORY]
+        self.steps[MEMORY] = OrderedStep(
+            before.model,
+            self.workload.criterion,
+            before.optimizer,
+            rule=self._dial,
+            engine="memory",
+            candidates=min(CANDIDATES * self.q, self.s),
+        )
 
     def pieces(self) -> dict[str, Callable[[], object]]:
         """What the limits are added up from, at the present q, on a model of their own.
@@ -120,11 +144,20 @@ class Subjects:
         options: dict[str, Any] = {"engine": name, **workload.options.get(name, {})}
         step = OrderedStep(model, workload.criterion, optimizer, rule=self._dial, **options)
         self.steps[name] = step
+        if name == MEMORY:
+            numbered = zip(batches, itertools.cycle(range(_BATCHES)))
+            return lambda: self._step_with_memory(*next(numbered))
         return lambda: step(*next(batches))
+
+    def _step_with_memory(self, batch: Batch, number: int) -> StepRecord:
+        index = torch.arange(number * self.s, (number + 1) * self.s)
+        return self.steps[MEMORY](*batch, index=index)
 
     def ran(self, name: str) -> tuple[str, str]:
         """The engine that runs in a step of this name, and why, where it is another than was asked for."""
         if name not in self.steps:
             return name, ""
         record: StepRecord = self.calls[name]()
+        if name == MEMORY and record.scored is None:
+            record = self.calls[name]()  # that may have been an audit
         return record.engine, self.steps[name].why or ""

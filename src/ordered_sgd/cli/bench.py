@@ -65,7 +65,8 @@ def step(
     Compares the engines with plain SGD (the same model in its best layout, fused optimizer), with Selective Backprop,
     and with two limits: limit-a = forward of s without a graph + SGD step of q; limit-b = forward of s with a graph +
     backward of q + update. All are measured in turn in one run. Writes JSON as it goes, and a bar chart as PNG and SVG
-    at the end; Ctrl-C keeps what is there, and --resume goes on from it. Keep the machine quiet.
+    at the end; Ctrl-C keeps what is there, and --resume goes on from it. The engine with a memory scores 3q candidates
+    and four others. Keep the machine quiet.
     """
     from ordered_sgd.bench.step import machine
 

@@ -8,9 +8,10 @@ from ordered_sgd.errors import require
 from ordered_sgd.report.figures import COLOURS, save
 from ordered_sgd.report.marked import fill
 
-_BARS = ("dense", "rows", "twopass", "auto", "selective-backprop")
+_BARS = ("dense", "rows", "twopass", "auto", "selective-backprop", "memory")
 _LIMITS = {"limit-a": "-", "limit-b": ":"}
 _LABELS = {
+    "memory": "memory, 3q candidates",
     "selective-backprop": "Selective Backprop, half kept",
     "limit-a": "limit of two passes",
     "limit-b": "limit of one pass",

@@ -38,7 +38,7 @@ def test_the_target_is_held_with_few_candidates(kept: Kept, target: float) -> No
     assert count <= 0.6 * S
 
 
-def test_the_number_grows_at_once_and_shrinks_one_by_one() -> None:
+def test_the_number_grows_at_once_and_shrinks_slowly() -> None:
     candidates, kept = Candidates(0.95), Kept(4)
     follow(candidates, kept, 0.1, 200)
     few = candidates.of(S, kept)
@@ -49,7 +49,7 @@ def test_the_number_grows_at_once_and_shrinks_one_by_one() -> None:
     for seed in range(200):
         follow(candidates, kept, 0.1, 1, seed)
         counts.append(candidates.of(S, kept))
-    assert min(np.diff([many, *counts])) == -1
+    assert min(np.diff([many, *counts])) >= -many / 4  # of the way at most
     assert counts[-1] < many / 2
 
 

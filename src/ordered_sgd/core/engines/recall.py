@@ -38,9 +38,9 @@ class Candidates:
 
     A batch that was scored whole tells of every kept sample at which place it stood among the remembered losses. The
     places of the last batches give the recall of *any* number of candidates, and so the number that is needed. Where
-    the present one falls short of the target there, it grows at once; it shrinks by one with each such batch, and only
-    while the recall of fewer is above the target by more than its standard error. When q changes, the number is found
-    anew from the same places.
+    the present one falls short of the target there, it grows at once. It shrinks slowly: with each such batch by a
+    quarter of the way to the number whose recall is above the target by its standard error. When q changes, the number
+    is found anew from the same places.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ class Candidates:
         if self.count is None or kept != self._kept:
             return
         self.count = max(self.count, self._needed(kept, deviations=0.0))
-        if self._needed(kept, deviations=1.0) < self.count:
-            self.count -= 1
+        spare = self.count - self._needed(kept, deviations=1.0)
+        self.count -= max(0, -(-spare // 4))
 
     def audit(self, found: int, q: int) -> None:
         """Take note of an audit: so many of the q that are truly kept were among those to be scored."""
