@@ -54,10 +54,10 @@ def command(
 ) -> None:
     """The paper's tables and figures.
 
-    EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, ablation, whole-training, batchnorm or label-noise; or
-    results, for everything that RESULTS.md shows. The paper's numbers stand beside ours, with a verdict on every row.
-    Runs are recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2 and 4 show times: they run
-    one at a time, in this process whatever the backend; keep the machine quiet.
+    EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, ablation, whole-training, memory, batchnorm or
+    label-noise; or results, for everything that RESULTS.md shows. The paper's numbers stand beside ours, with a verdict
+    on every row. Runs are recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2 and 4 show
+    times: they run one at a time, in this process whatever the backend; keep the machine quiet.
     """
     from ordered_sgd.experiments.recipes import preset
     from ordered_sgd.experiments.reproduce import Request

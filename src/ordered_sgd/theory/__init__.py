@@ -20,6 +20,7 @@ from ordered_sgd.theory.generalization import (
     rademacher_linear_bound,
     union_delta,
 )
+from ordered_sgd.theory.memory import MemoryWeights, memory_weights
 from ordered_sgd.theory.risk import (
     average_spectrum,
     average_top_k_spectrum,
@@ -38,6 +39,7 @@ from ordered_sgd.theory.weights import gamma_limit, gamma_weights
 __all__ = [
     "Estimate",
     "GeneralizationBound",
+    "MemoryWeights",
     "MoreauEnvelope",
     "average_spectrum",
     "average_top_k_spectrum",
@@ -55,6 +57,7 @@ __all__ = [
     "loss_lipschitz",
     "loss_range",
     "maximal_spectrum",
+    "memory_weights",
     "moreau_envelope",
     "ordered_risk",
     "ordered_spectrum",
