@@ -70,11 +70,15 @@ EXAMPLES = {  # how each runs at a small size in one process, and words that it 
     "03_rare_class.py": (("--splits", "2"), "the error of the rare class"),
     "04_accelerate.py": (("--epochs", "2"), "test error"),
     "05_label_errors.py": (("--shares", "10", "--seeds", "1", "--size", "300"), "av. prec."),
+    "06_huggingface.py": (("--seeds", "2", "--epochs", "1"), "points of test error"),
+    "07_pixels.py": (("--seeds", "2", "--epochs", "2", "--scenes", "8"), "points of mean IoU"),
+    "08_reproduce_a_row.py": (("--trials", "2", "--epochs", "2"), "start it again, and nothing is trained"),
+    "09_write_a_rule.py": (("--seeds", "2", "--epochs", "2"), "saved half way, it goes on alike"),
 }
 ON_RANKS = "02_distributed.py"
 
 
-LONG = ("04_accelerate.py", "05_label_errors.py")
+LONG = ("04_accelerate.py", "05_label_errors.py", "06_huggingface.py")
 NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS})
 
 
