@@ -74,7 +74,8 @@ class MemoryEngine:
         self._apart = TwoPassEngine(model, score, parallel, name="memory")  # tells whether samples are apart
         self._generator = generator or torch.Generator().manual_seed(0)
         self._candidates = Candidates(recall)
-        self._losses = torch.empty(0)  # of every sample, and room for more; infinite: never seen
+        # of every sample, and room for more; infinite: never seen
+        self._losses = torch.empty(0, dtype=torch.float32)
         self._samples = 0
 
     def __call__(
@@ -153,7 +154,8 @@ class MemoryEngine:
         self._samples = max(self._samples, int(index.max()) + 1)
         room = self._losses.shape[0]
         if self._samples > room or self._losses.device != index.device:
-            grown = torch.full((max(self._samples, room + room // SPARE),), torch.inf, device=index.device)
+            size = max(self._samples, room + room // SPARE)
+            grown = torch.full((size,), torch.inf, dtype=torch.float32, device=index.device)
             grown[:room] = self._losses
             self._losses = grown
         return self._losses.index_select(0, index)

@@ -124,7 +124,7 @@ def interval(audits: "deque[tuple[int, int]] | list[tuple[int, int]]", deviation
     if 0 < mean < 1:
         n /= max(1.0, float((of * (found / of - mean) ** 2).mean() / (mean * (1 - mean))))
     low, high = wilson(mean, n, deviations)
-    return Recall(float(mean), float(low), float(high), len(audits))
+    return Recall(float(mean), max(0.0, float(low)), min(1.0, float(high)), len(audits))  # rounding may pass them
 
 
 def wilson(share: Any, n: float, deviations: float) -> tuple[Any, Any]:
