@@ -48,10 +48,10 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
 
 
 def test_the_engine_with_a_memory_is_an_arm_with_its_recall(tmp_path: Path) -> None:
-    done = run(compare, *SMALL, "--no-tune", "--memory", "--json")
+    done = run(compare, *SMALL, "--no-tune", "--memory", "--recall", "0.9", "--json")
     rows = {row["method"]: row for row in json.loads(done.stdout)}
-    assert list(rows) == ["sgd", "ordered", "random", "ordered memory"]
-    assert 0.9 < rows["ordered memory"]["recall"] <= 1
+    assert list(rows) == ["sgd", "ordered", "random", "ordered memory recall=0.9"]
+    assert 0.8 < rows["ordered memory recall=0.9"]["recall"] <= 1
     assert rows["ordered"]["recall"] is None
     assert "recall is the share" in (tmp_path / "compare.html").read_text()
     table = run(compare, *SMALL, "--no-tune", "--memory").stdout

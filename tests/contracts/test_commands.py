@@ -39,6 +39,7 @@ TABLE = [
                 "osgd compare: engine must be one of auto, dense, rows, twopass, memory; got 'fast'.",
             ),
             (("--q", "0"), "osgd compare: q must be an int of at least 1"),
+            (("--memory", "--recall", "1.5"), "osgd compare: recall must be a share in (0, 1]; got 1.5."),
             (("--backend", "rey"), "osgd compare: --backend must be one of processes, ray; got 'rey'. Did you mean"),
             (("--lr", "-1"), "osgd compare: --lr must be positive; got -1.0. The paper's is 0.01."),
             (("--trials", "0"), "0 is not in the range x>=1"),

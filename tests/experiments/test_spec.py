@@ -68,3 +68,8 @@ def test_a_table_s_name_tells_methods_apart() -> None:
     specs += [spec.but(optimizer="adam") for spec in specs[:3]]
     names = [spec.method_name for spec in specs]
     assert names == ["sgd", "ordered", "ordered q=16", "ordered q=0.25", "adam", "ordered adam", "ordered adam q=16"]
+    memory = ExperimentSpec(engine="memory")
+    others = [memory, memory.but(recall=0.8), memory.but(candidates=16), memory.but(method="sgd")]
+    assert [spec.method_name for spec in others] == [
+        *("ordered memory", "ordered memory recall=0.8", "ordered memory c=16", "sgd")
+    ]

@@ -27,6 +27,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 @click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
 @click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
 @click.option("--memory", is_flag=True, help="Also ordered SGD by the engine with a memory.")
+@click.option("--recall", type=float, default=0.95, show_default=True, help="Recall that it is to hold.")
 @click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
 @backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
@@ -51,6 +52,7 @@ def command(
     qs: tuple[float, ...],
     adam: bool,
     memory: bool,
+    recall: float,
     engine: str,
     workers: int | None,
     backend: str,
@@ -93,7 +95,8 @@ def command(
     if adam:
         extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
     if memory:
-        extra.append(base.but(engine="memory"))
+        extra.append(base.but(engine="memory", recall=recall))
+        training_for(extra[-1].but(epochs=1), problem)  # refuses a recall that is none
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}

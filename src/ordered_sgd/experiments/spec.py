@@ -185,7 +185,11 @@ class ExperimentSpec:
         if self.q is not None and self.method == "ordered":
             words.append(f"q={self.q:g}")
         if self.engine == "memory" and self.method == "ordered":
-            words.append("memory" if self.candidates is None else f"memory c={self.candidates:g}")
+            words.append("memory")
+            if self.candidates is not None:
+                words.append(f"c={self.candidates:g}")
+            elif self.recall != 0.95:
+                words.append(f"recall={self.recall:g}")
         return " ".join(words)
 
 

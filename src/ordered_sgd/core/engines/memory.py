@@ -118,13 +118,15 @@ class MemoryEngine:
     def _part(self, batch: Any, remembered: Tensor, kept: Kept) -> "Part | None":
         """What to score, or None for the whole batch."""
         s, unseen = remembered.shape[0], int(remembered.isinf().sum())
-        self.why = None
+        full = s >= self._candidates.s  # what is said is of full batches, not of the small last one
+        self.why = None if full else self.why
         if self.fixed is not None:
             c = max(kept.last, resolve_q(self.fixed, s, "OrderedStep"))
         else:
             c = self._candidates.of(s, kept)
             if self._candidates.count is not None and c + PROBES > MOST * s:
-                self._say(f"a recall of {self._candidates.target:g} needs {c} of {s} samples as candidates")
+                if full:
+                    self._say(f"a recall of {self._candidates.target:g} needs {c} of {s} samples as candidates")
                 return None
         c = max(c, unseen)
         if c + PROBES >= s or not self._may_be_alone(batch):

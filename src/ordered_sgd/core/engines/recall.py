@@ -53,21 +53,21 @@ class Candidates:
         self.count: int | None = None  # of a full batch; None until it is known
         self.recall: Recall | None = None  # over the last audits; None before the first
         self._kept: Kept | None = None  # for which the count was found
-        self._s = 0  # the largest batch
+        self.s = 0  # the largest batch that was learnt from
         self._places: deque[NDArray[np.int64]] = deque(maxlen=WINDOW)  # of the hardest, the second hardest, ...
         self._found: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def of(self, s: int, kept: Kept) -> int:
         """How many candidates of a batch of s there are now."""
-        if kept != self._kept and s >= self._s and len(self._places) >= FEWEST:
+        if kept != self._kept and s >= self.s and len(self._places) >= FEWEST:
             self.count, self._kept = self._needed(kept, deviations=1.0), kept
         return s if self.count is None else min(s, max(kept.last, self.count))
 
     def look(self, remembered: Tensor, losses: Tensor, kept: Kept) -> None:
         """Learn from a batch that was scored whole, of which every sample had been seen before."""
         s = losses.shape[0]
-        self._s = max(s, self._s)
-        if 2 * s < self._s:
+        self.s = max(s, self.s)
+        if 2 * s < self.s:
             return  # places in the small last batch of an epoch are others
         places = np.empty(s, np.int64)
         places[_order(remembered)] = np.arange(1, s + 1)
@@ -89,21 +89,21 @@ class Candidates:
         n = len(places)
         lower, _ = wilson(np.arange(1, n + 1) / n, n, deviations)
         enough = np.flatnonzero(lower >= self.target - 1e-12)
-        return int(places[enough[0]]) if len(enough) else self._s
+        return int(places[enough[0]]) if len(enough) else self.s
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors."""
         return {
             "count": self.count,
             "kept": None if self._kept is None else list(self._kept),
-            "s": self._s,
+            "s": self.s,
             "places": [torch.from_numpy(batch.copy()) for batch in self._places],
             "found": [list(pair) for pair in self._found],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.count, self._s = state["count"], state["s"]
+        self.count, self.s = state["count"], state["s"]
         self._kept = None if state["kept"] is None else Kept(*state["kept"])
         self._places = deque((batch.cpu().numpy().copy() for batch in state["places"]), maxlen=WINDOW)
         self._found = deque(((found, q) for found, q in state["found"]), maxlen=WINDOW)
