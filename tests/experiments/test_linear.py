@@ -81,7 +81,13 @@ def test_the_control_keeps_as_many_at_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"optimizer": "adam"}, {"trim": 0.1}, {"model": "figure1c", "data": "figure1c", "loss": "binary"}]
+    "change",
+    [
+        {"optimizer": "adam"},
+        {"trim": 0.1},
+        {"method": "infobatch"},
+        {"model": "figure1c", "data": "figure1c", "loss": "binary"},
+    ],
 )
 def test_what_the_kernels_cannot_train_is_refused(change: dict[str, Any]) -> None:
     spec = SPEC.but(**change)
