@@ -32,7 +32,8 @@ class LinearTraining(Training):
         spec, layer = self.spec, getattr(self.model, "classifier", None)
         plain = spec.optimizer == "sgd" and not spec.nesterov and spec.augment == "none" and not spec.trim
         if not (plain and self.baseline is None and isinstance(layer, torch.nn.Linear) and spec.loss in _LOSSES):
-            got = f"{spec.model}, {spec.method}, {spec.loss}, {spec.optimizer}, augmentation {spec.augment}, trim {spec.trim:g}"
+            got = f"{spec.model}, {spec.method}, {spec.loss}, {spec.optimizer}, augmentation {spec.augment}"
+            got += f", trim {spec.trim:g}"
             rule = "train a linear model by plain SGD without augmentation and trim"
             raise ArgumentError(message("ExperimentSpec", "engine='kernels'", rule, got, "Use engine='auto'."))
         n = len(self.train_set)
