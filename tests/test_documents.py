@@ -78,7 +78,7 @@ EXAMPLES = {  # how each runs at a small size in one process, and words that it 
 ON_RANKS = "02_distributed.py"
 
 
-LONG = ("04_accelerate.py", "05_label_errors.py", "06_huggingface.py")
+LONG = ("04_accelerate.py", "05_label_errors.py", "06_huggingface.py", "07_pixels.py", "08_reproduce_a_row.py")
 NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS})
 
 

@@ -82,6 +82,7 @@ def test_times_of_others_stand_beside_ours_as_ratios() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_budget_that_does_not_reach_the_error_is_shown_as_such() -> None:
     found = linear.time_to_error(IMAGES, IMAGES, target=0.0)
     assert not any(reached.reached for reached in found)

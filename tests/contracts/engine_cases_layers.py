@@ -182,7 +182,7 @@ def with_lengths(s: int, g: Generator) -> tuple[Any, Tensor]:
 RECURRENT = [
     Case("LSTM batch first", lambda: recurrent(nn.LSTM, num_layers=2, bidirectional=True), SEQUENCE, expects="either"),
     Case("LSTM sequence first", lambda: recurrent(nn.LSTM, False), SEQUENCE, expects="either"),
-    Case("GRU batch first", lambda: recurrent(nn.GRU, num_layers=2), SEQUENCE, slow=False),
+    Case("GRU batch first", lambda: recurrent(nn.GRU, num_layers=2), SEQUENCE),
     Case("GRU sequence first", lambda: recurrent(nn.GRU, False), SEQUENCE),
     Case("RNN with tanh", lambda: recurrent(nn.RNN, bidirectional=True), SEQUENCE),
     Case("LSTMCell in a loop", lambda: Model(cell_loop, cell=nn.LSTMCell(8, 8), head=nn.Linear(8, 4)), SEQUENCE),

@@ -308,6 +308,7 @@ def ragged(m: Any, x: Tensor) -> Tensor:
     return m.head(flat.view(x.shape[0], x.shape[1], -1).mean(1))
 
 
+@LONG
 @BOTH
 def test_another_sequence_length_stays_with_the_engine(engine: str) -> None:
     def build() -> nn.Module:

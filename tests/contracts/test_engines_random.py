@@ -168,7 +168,7 @@ def examples(count: int) -> Any:
     )
 
 
-@examples(4)
+@examples(2)
 @given(architectures(random=True))
 def test_rows_are_exact_for_a_random_architecture(case: Case) -> None:
     check(case, "rows")

@@ -60,7 +60,7 @@ ROWS = [
     Row("lenet", (1, 28, 28), auto="rows"),
     Row("lenet", (1, 16, 16), options={"hidden": 1024, "dropout": 0.5}),
     Row("preact-resnet18", (3, 16, 16), options={**SMALL_RESNET, **GROUP}, auto="rows"),
-    Row("preact-resnet18", (3, 16, 16), options=SMALL_RESNET, coupled=True, auto="rows"),
+    Row("preact-resnet18", (3, 16, 16), options=SMALL_RESNET, coupled=True, auto="rows", slow=True),
     Row("wrn-28-10", (3, 8, 8), options={**SMALL_WRN, **GROUP, "dropout": 0.3}, auto="rows", slow=True),
     Row("wrn-28-10", (3, 8, 8), options=SMALL_WRN, coupled=True, auto="rows", slow=True),
     *(Row(f"figure1{panel}", (2,), binary_cross_entropy, classes=2) for panel in "abcd"),

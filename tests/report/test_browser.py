@@ -206,7 +206,7 @@ def test_figures_are_legible(look: Look, name: str, screen: str) -> None:
 
 
 @every_page
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_on_paper_nothing_is_cut_off_or_dark(browser: Any, folder: Path, name: str, scheme: str) -> None:
     screen = PAPER | {"color_scheme": scheme}
     with visit(browser, folder / f"{name}.html", screen, media="print") as seen:

@@ -401,7 +401,7 @@ def test_the_state_takes_four_bytes_a_sample_and_the_memory_an_eighth_more() -> 
     assert memory_bytes(10**8) == 450_000_000
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_a_large_model_runs_rows_on_the_candidates(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     partly(monkeypatch, 0.0)
     torch._dynamo.reset()

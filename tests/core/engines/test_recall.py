@@ -33,8 +33,9 @@ def test_the_target_is_held_with_few_candidates(kept: Kept, target: float) -> No
     candidates = Candidates(target)
     follow(candidates, kept, 0.3, 40)  # finds the number
     recall, count = follow(candidates, kept, 0.3, 1000, seed=1)
-    # one candidate more is worth a few hundredths, and fewer are tried only when their recall is clearly enough
-    assert target - 0.01 <= recall <= target + 0.06
+    # one candidate more is worth a few hundredths, and fewer are tried only when their recall is a standard error above
+    # the target: sqrt(.8 x .2 / (32 x 4)) is .035
+    assert target - 0.01 <= recall <= target + 0.08
     assert count <= 0.6 * S
 
 
