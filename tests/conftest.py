@@ -16,6 +16,11 @@ CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Files as parameters are named by a number: those that hold the time would differ between two workers."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed() -> None:
     """Two pytest workers on two cores: more threads only fight."""
