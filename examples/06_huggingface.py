@@ -66,11 +66,10 @@ def finish(trainer: Trainer, test: list[dict[str, Any]]) -> Result:
     """Train, and judge: in evaluation the ordered loss is the plain mean, so that cross-entropies can be compared."""
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    # what is logged at the end of an epoch is the q of the next one
-    path = [S, *(int(entry["ordered/q"]) for entry in trainer.state.log_history if "ordered/q" in entry)]
+    path = [int(entry["ordered/q"]) for entry in trainer.state.log_history if "ordered/q" in entry]
     judged = trainer.predict(test)
     wrong = judged.predictions.argmax(axis=1) != judged.label_ids
-    return Result(100 * float(wrong.mean()), judged.metrics["test_loss"], tuple(path[:-1]))
+    return Result(100 * float(wrong.mean()), judged.metrics["test_loss"], tuple(path))
 
 
 def compare(seed: int, epochs: int, folder: str) -> dict[str, Result]:

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, OrderedLoss
+from ordered_sgd import AccuracyRule, LinearDecay, OrderedLoss
 from ordered_sgd.errors import ArgumentError
+from ordered_sgd.rules import Observed
 from tests.integrations.trainers import Falling, sgd
 
 pytestmark = pytest.mark.xdist_group("trainers")
@@ -132,6 +133,20 @@ def test_q_and_the_plain_loss_are_logged_beside_the_ordered_one(parts: Any, leaf
     assert logged["ordered/q"] == 3
     assert logged["ordered/mean_loss"] == pytest.approx(sum(plain) / 12, rel=1e-5)
     assert logged["loss"] == pytest.approx(torch.stack(ordered).mean().item(), rel=1e-5)
+
+
+def test_the_q_that_is_logged_at_the_end_of_an_epoch_is_that_of_the_epoch(
+    parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    model, rows = parts.model_for("sequence"), parts.rows_for("sequence")
+    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": leaf.OrderedLossFunc("sequence", rule=LinearDecay(4))}
+    settings = {"logging_strategy": "epoch"}
+    trainer = parts.fit(model, rows, tmp_path, settings=settings, batch=8, epochs=3, **options)
+    rule, q = LinearDecay(4), [8]
+    for epoch in (1, 2):
+        q.append(rule.next_q(q[-1], 8, Observed(epoch)))
+    assert len(set(q)) == 3
+    assert [entry["ordered/q"] for entry in trainer.state.log_history if "ordered/q" in entry] == q
 
 
 @pytest.mark.slow

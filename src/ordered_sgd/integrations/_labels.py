@@ -89,9 +89,10 @@ class OrderedLossFunc:
         return loss * weight
 
     def numbers(self) -> dict[str, float]:
-        """The present q, and the plain mean loss since this was asked last."""
+        """The q of the last step, and the plain mean loss since this was asked last."""
         (total, weight), self._sums = self._sums, [0.0, 0.0]
-        return {"ordered/q": float(self.loss_fn.q or 0), "ordered/mean_loss": float(total) / max(float(weight), 1e-9)}
+        mean = float(total) / max(float(weight), 1e-9)
+        return {"ordered/q": float(self.loss_fn.kept_q or 0), "ordered/mean_loss": mean}
 
 
 class _PerToken(nn.Module):

@@ -40,8 +40,8 @@ class WatchedLoss(OrderedLoss):
     ----------
     ordered_loss, mean_loss
         Of the last training batch, detached; the plain mean is over the valid units.
-    samples
-        How many that batch had, of this rank.
+    samples, kept_q
+        How many that batch had, of this rank, and the q for a full one then: the rule may have moved since.
     counting
         Whether the rule must live on the answers counted here: nobody else will tell it the accuracy.
     """
@@ -49,6 +49,7 @@ class WatchedLoss(OrderedLoss):
     ordered_loss: Tensor | None = None
     mean_loss: Tensor | None = None
     samples: int = 0
+    kept_q: int | None = None
     counting: bool = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -62,7 +63,7 @@ class WatchedLoss(OrderedLoss):
             got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {self._adaptive.rule}"
             remedy = "Use LossMassRule, which needs none, or a fixed q."
             raise ArgumentError(message(self._where, "the rule", rule, got, remedy))
-        self.ordered_loss = loss.detach()
+        self.ordered_loss, self.kept_q = loss.detach(), self.q
         return loss
 
     def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
