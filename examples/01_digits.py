@@ -22,7 +22,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, order
-from ordered_sgd.rules import Observed, Rule
+from ordered_sgd.experiments.plan import Replay
+from ordered_sgd.rules import Rule
 
 # The paper's settings: batch size, learning rate, and the epoch from which the rate is a tenth.
 S = 64
@@ -43,22 +44,6 @@ class Run:
     cross_entropy: float
     path: tuple[int, ...]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A rule that repeats the q of another run: the random control must not choose its own."""
-
-    path: tuple[int, ...]
-    needs: None = None
-
-    def first_q(self, s: int) -> int:
-        """The other run's first q."""
-        return self.path[0]
-
-    def next_q(self, q: int, s: int, observed: Observed) -> int:
-        """The other run's q in the next epoch."""
-        return self.path[min(observed.epoch, len(self.path) - 1)]
 
 
 def load(seed: int) -> Data:
