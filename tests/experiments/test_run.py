@@ -87,6 +87,22 @@ def test_stopped_anywhere_and_resumed_it_ends_in_the_same_bits(name: str, tmp_pa
         assert [timeless(row) for row in seen] == [timeless(row) for row in rows], stop
 
 
+def test_momentum_in_another_layout_than_the_weights_goes_on_in_the_same_bits() -> None:
+    spec = SPECS["dropout and rows"].but(engine="dense", epochs=2)
+    expected, _ = trained(spec)
+    training, resumed = Training(spec, *DATA), Training(spec, *DATA)
+    for _ in zip(range(5), training.epochs(), strict=False):
+        pass
+    state = training.state_dict()
+    kept = state["optimizer"]["state"]
+    assert any(not one["momentum_buffer"].is_contiguous() for one in kept.values())
+    for one in kept.values():
+        one["momentum_buffer"] = one["momentum_buffer"].contiguous()
+    resumed.load_state_dict(state)
+    assert len(list(resumed.epochs())) > 0
+    assert all(torch.equal(a, b) for a, b in zip(weights(resumed), expected, strict=True))
+
+
 def test_a_run_is_recorded_and_not_run_twice(tmp_path: Path) -> None:
     records, spec = Records(tmp_path), SPECS["augmentation and the rule"]
     seen: list[int] = []

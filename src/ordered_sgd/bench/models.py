@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd.models import LeNet, PreActResNet18
+from ordered_sgd.models import LeNet, PreActResNet18, channels_last
 
 Batch = tuple[Tensor, Tensor]
 
@@ -148,17 +148,17 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
 
-def _classifier(build: Callable[[], nn.Module], make_batch: Callable[[int, torch.Generator], Batch]) -> Workload:
-    return Workload(build, make_batch, per_sample, F.cross_entropy)
+def _classifier(
+    build: Callable[[], nn.Module], make_batch: Callable[[int, torch.Generator], Batch], **more: Any
+) -> Workload:
+    return Workload(lambda: channels_last(build()), make_batch, per_sample, F.cross_entropy, **more)
 
 
 WORKLOADS: dict[str, Workload] = {
     "lenet": _classifier(LeNet, images(1, 28)),
-    "preact-resnet18-bn": Workload(
+    "preact-resnet18-bn": _classifier(
         PreActResNet18,
         images(3, 32),
-        per_sample,
-        F.cross_entropy,
         options={"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}},
         notes="with BatchNorm rows, which auto runs, and twopass are not exactly the one-liner's gradient",
     ),

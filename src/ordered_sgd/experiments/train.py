@@ -22,7 +22,7 @@ from ordered_sgd.experiments.evaluate import Scores, batches, criterion_for, sco
 from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.experiments.row import EpochRow, epoch_row
 from ordered_sgd.experiments.spec import ExperimentSpec
-from ordered_sgd.models import build
+from ordered_sgd.models import build, channels_last
 
 EVALUATE = 1000  # samples in a batch when nothing is learnt
 _TRACKED = 100_000  # samples of the largest set whose losses are kept by sample: some ten bytes each in the record
@@ -46,7 +46,7 @@ class Training:
         torch.set_num_threads(spec.threads)
         torch.manual_seed(spec.seed)  # weights and dropout draw from torch's own generator
         shape, classes = self.train_set.x.shape[1:], len(self.train_set.classes)
-        self.model = self.own_model or build(spec.model, shape, classes, **dict(spec.model_options))
+        self.model = self.own_model or channels_last(build(spec.model, shape, classes, **dict(spec.model_options)))
         changes = recipe(spec.data, spec.augment)
         if not self.train_set.images and spec.data not in CATALOG:
             changes = Recipe(standard_scaling(self.train_set))
@@ -205,6 +205,7 @@ class Training:
             self.tracker = None  # a checkpoint of an older version: what came before it is not known
         self.model.load_state_dict(state["model"])
         self.step.optimizer.load_state_dict(state["optimizer"])
+        _lay_out_like_weights(self.step.optimizer)
         self.step.load_state_dict(state["step"])
         if self.baseline is not None:
             self.baseline.load_state_dict(state["baseline"])
@@ -238,6 +239,14 @@ def _engine(spec: ExperimentSpec) -> dict[str, Any]:
         return {"engine": "memory", "recall": spec.recall, "candidates": spec.candidates}
     engine = {"kernels": "dense", "memory": "auto"}.get(spec.engine, spec.engine)  # nothing else needs a memory
     return {"engine": engine} if spec.batchnorm is None else {"engine": engine, "batchnorm": spec.batchnorm}
+
+
+def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer's state the weights' layout, which fused updates take for granted and checkpoints may lack."""
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == weight.shape and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
 
 
 def _optimizer(spec: ExperimentSpec, model: nn.Module) -> torch.optim.Optimizer:
