@@ -132,3 +132,14 @@ def test_home_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_
     assert Records().folder == tmp_path
     monkeypatch.delenv("ORDERED_SGD_HOME")
     assert home().name == "ordered-sgd"
+
+
+def test_a_run_that_is_forgotten_leaves_no_checkpoint(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), ExperimentSpec(epochs=2)
+    records.begin(spec)
+    records.checkpoint(spec).parent.mkdir()
+    records.checkpoint(spec).write_bytes(b"half a run")
+    records.remove(spec)
+    assert records.get(spec) is None
+    assert not records.checkpoint(spec).exists()
+    records.remove(spec)  # not there any more: nothing to do

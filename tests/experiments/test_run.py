@@ -15,7 +15,7 @@ from ordered_sgd.data import Dataset
 from ordered_sgd.errors import RecordError
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.run import checkpoint_path, problem_for, run
+from ordered_sgd.experiments.run import problem_for, run
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
 
@@ -178,7 +178,7 @@ def test_sizes_and_held_out_shares() -> None:
 def test_a_damaged_checkpoint_is_named_and_the_records_stay(tmp_path: Path) -> None:
     records, spec = Records(tmp_path), SPECS["augmentation and the rule"]
     records.begin(spec)
-    path = checkpoint_path(spec, records)
+    path = records.checkpoint(spec)
     save_checkpoint(Training(spec, *DATA).state_dict(), path)
     whole = path.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"x" + whole[1:]):

@@ -142,10 +142,15 @@ class Records:
                 found[owner].rows.append(EpochRow(**json.loads(numbers)))
         return list(found.values())
 
+    def checkpoint(self, spec: ExperimentSpec) -> Path:
+        """Where the checkpoint of a run lies while it is under way."""
+        return self.folder / "checkpoints" / f"{spec.run_id}.pt"
+
     def remove(self, spec: ExperimentSpec) -> None:
         """Forget a run and all that belongs to it."""
         with self._open() as database:
             database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
+        self.checkpoint(spec).unlink(missing_ok=True)
 
     def take(self, runs: Iterable[Run]) -> int:
         """Record runs that were made elsewhere, and say how many were new; one that is here stays as it is."""

@@ -53,7 +53,7 @@ def run(
     if known is not None and known.finished and not again:
         return known
     recorded = recorded_epochs(spec, records, again=again)
-    for event in events(spec, checkpoint_path(spec, records), recorded=recorded, data=data, every=every):
+    for event in events(spec, records.checkpoint(spec), recorded=recorded, data=data, every=every):
         keep(event, spec, records, again=again)
         if isinstance(event, EpochRow):
             on_row(event)
@@ -114,13 +114,13 @@ def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = 
             for name, content in event.artifacts.items():
                 records.add_artifact(spec, name, content)
             records.finish(spec)
-            checkpoint_path(spec, records).unlink(missing_ok=True)
+            records.checkpoint(spec).unlink(missing_ok=True)
 
 
 def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = False) -> int:
     """Epochs of a run that need not be recorded any more; `again`: none, and its checkpoint is forgotten."""
     if again:
-        checkpoint_path(spec, records).unlink(missing_ok=True)
+        records.checkpoint(spec).unlink(missing_ok=True)
         return 0
     known = records.get(spec)
     return 0 if known is None else len(known.rows)
@@ -129,11 +129,6 @@ def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = Fal
 def training_for(spec: ExperimentSpec, problem: Problem) -> Training:
     """The run that a spec describes, at its beginning."""
     return (LinearTraining if spec.engine == KERNELS else Training)(spec, *problem)
-
-
-def checkpoint_path(spec: ExperimentSpec, records: Records) -> Path:
-    """Where the checkpoint of a run lies while it is under way."""
-    return records.folder / "checkpoints" / f"{spec.run_id}.pt"
 
 
 def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> Problem:

@@ -14,7 +14,7 @@ from ordered_sgd.errors import ArgumentError, RecordError, message, require
 from ordered_sgd.experiments.backends.base import LOOK, Backend, most_threads, usable_cores
 from ordered_sgd.experiments.records import Records
 from ordered_sgd.experiments.row import EpochRow
-from ordered_sgd.experiments.run import EVERY, Began, Event, checkpoint_path, events, keep, recorded_epochs
+from ordered_sgd.experiments.run import EVERY, Began, Event, events, keep, recorded_epochs
 from ordered_sgd.experiments.spec import ExperimentSpec
 
 KILLS = 3  # of the workers of one run in a row, without a new epoch between them, before it is given up
@@ -150,7 +150,7 @@ class RayTasks(Backend):
 def _work(spec: ExperimentSpec, token: Path, recorded: int, every: float) -> Iterator[Event]:
     """In a worker: what is to be recorded of a run, with checkpoints where the folder of records is the same."""
     shared = token.exists() and os.access(token.parent, os.W_OK)
-    checkpoint = checkpoint_path(spec, Records(token.parent)) if shared else None
+    checkpoint = Records(token.parent).checkpoint(spec) if shared else None
     yield from events(spec, checkpoint, recorded=recorded, every=every)
 
 
