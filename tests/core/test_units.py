@@ -230,6 +230,11 @@ def test_a_wrong_knob_gets_rule_value_and_remedy(options: dict[str, Any], text: 
     [
         (torch.ones(4, 3), {"mask": torch.ones(4)}, "mask must be a tensor of the shape of the losses, (4, 3); got"),
         (torch.ones(4), {"mask": [1, 0, 1, 1]}, "mask must be a tensor of the shape of the losses, (4,); got list."),
+        (
+            torch.ones(4),
+            {"mask": torch.tensor([0.0, 0.0, -torch.inf, 0.0])},
+            "mask must be 1 where an element counts and else 0; got negative numbers.",
+        ),
         (torch.ones(4, 3), {"cap": 2.0}, "losses must be one loss per sample, shape (s,); got shape (4, 3)."),
         (torch.ones(4), {"unit": "group"}, 'ids must be given for unit="group" and no other; got none.'),
         (torch.ones(4), {"ids": torch.ones(4).long()}, 'ids must be given for unit="group" and no other; got some'),

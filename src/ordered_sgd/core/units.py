@@ -98,6 +98,11 @@ def check_mask(losses: Tensor, mask: Tensor, where: str) -> Tensor:
         rule = f"be a tensor of the shape of the losses, {tuple(losses.shape)}"
         remedy = "It is true where an element counts; expand that of a whole sample."
         raise ArgumentError(message(where, "mask", rule, got, remedy))
+    if mask.is_floating_point() and not torch.compiler.is_compiling() and bool((mask < 0).any()):
+        remedy = "One that is added to scores holds 0 where an element counts: pass mask == 0."
+        raise ArgumentError(
+            message(where, "mask", "be 1 where an element counts and else 0", "negative numbers", remedy)
+        )
     return mask if mask.dtype == torch.bool else mask != 0
 
 
