@@ -7,11 +7,11 @@ from ordered_sgd.report.compare import comparison_table, seconds_to, summary, ve
 from tests.experiments.runs import made_arm
 
 SGD = made_arm("sgd", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]], seconds=3.0)
-BETTER = made_arm("ordered", [[8.0, 7.0], [8.0, 7.1], [8.3, 7.2]], seconds=2.0)
+BETTER = made_arm("ordered", [[8.0, 7.0], [8.0, 7.1], [8.3, 7.2]], seconds=2.0, q=32)
 RANDOM = made_arm("random", [[9.0, 8.1], [9.0, 8.0], [9.0, 8.3]])
 TUNED = [
     made_arm("sgd at 0.1", [[5.0, 4.0], [5.0, 4.4], [5.0, 4.1]], tuned=True),
-    made_arm("ordered at 0.1", [[5.0, 4.2], [5.0, 4.1], [5.0, 4.3]], tuned=True),
+    made_arm("ordered at 0.1", [[5.0, 4.2], [5.0, 4.1], [5.0, 4.3]], tuned=True, q=32),
     made_arm("random at 0.1", [[5.0, 5.2], [5.0, 5.1], [5.0, 5.3]], tuned=True),
 ]
 
@@ -31,6 +31,13 @@ def test_worse_and_one_seed_are_said_as_well() -> None:
     assert verdicts(arms)[0].endswith("-1.00 points of test error in 1 seed: one seed tells nothing.")
 
 
+def test_a_rule_that_never_moved_q_is_said() -> None:
+    idle = made_arm("ordered", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]])
+    *_, last = verdicts([SGD, idle, RANDOM])
+    assert last.startswith("ordered kept every batch whole: training never became accurate enough")
+    assert not any("kept every batch" in sentence for sentence in verdicts([SGD, BETTER, RANDOM]))
+
+
 def test_the_numbers_of_an_arm() -> None:
     sgd, ordered, _ = summary([SGD, BETTER, RANDOM])
     assert sgd["difference"] is None
@@ -39,7 +46,7 @@ def test_the_numbers_of_an_arm() -> None:
     assert ordered["improvement"] == pytest.approx(100 / 8.1)
     assert ordered["best_error"] == pytest.approx(7.1)
     assert ordered["seconds_per_epoch"] == 2.0
-    assert ordered["backpropagated"] == 1.0
+    assert ordered["backpropagated"] == 0.5
     json.dumps([sgd, ordered], allow_nan=False)
 
 

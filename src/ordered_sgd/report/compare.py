@@ -67,7 +67,16 @@ def verdicts(arms: Sequence[Arm]) -> list[str]:
     tuned = [arm for arm in others if arm.tuned]
     if tuned:
         pairs.append((tuned[1], tuned[0], "each at its best rate"))
-    return [_verdict(*pair) for pair in pairs]
+    idle = [f"{arm.name} kept every batch whole: {_IDLE}" for arm in (ordered, *tuned[1:2]) if _never_ordered(arm)]
+    return [*(_verdict(*pair) for pair in pairs), *idle]
+
+
+_IDLE = "training never became accurate enough for q to move, and this is plain SGD. Train longer, or fix q (--q 0.5)."
+
+
+def _never_ordered(arm: Arm) -> bool:
+    """Whether no epoch of any run left a sample out."""
+    return bool((arm.total("backpropagated") == arm.total("samples")).all()) and not arm.diverged
 
 
 def _verdict(one: Arm, other: Arm, how: str) -> str:
