@@ -13,6 +13,8 @@ from ordered_sgd.core.criteria import multiclass_hinge
 from ordered_sgd.data.source import Batch
 from ordered_sgd.experiments.spec import Loss
 
+AT_ONCE = 128  # samples: what a convolution makes of more does not stay in the processor's caches
+
 
 class Scores(NamedTuple):
     """Of every sample: class scores (n, classes), loss (n,), label (n,)."""
@@ -40,10 +42,12 @@ def scores_of(model: nn.Module, source: Iterable[Batch], criterion: Callable[[Te
     was_training = model.training
     model.eval()
     try:
-        parts = [(outputs := model(x), criterion(outputs, y), y) for x, y, _ in batches(source, model)]
+        cut = ((x.split(AT_ONCE), y.split(AT_ONCE)) for x, y, _ in batches(source, model))
+        pieces = (piece for parts in cut for piece in zip(*parts, strict=True))
+        found = [(outputs := model(x), criterion(outputs, y), y) for x, y in pieces]
     finally:
         model.train(was_training)
-    outputs, losses, y = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    outputs, losses, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
     return Scores(two_columns(outputs).numpy(), losses.numpy(), y.numpy())
 
 
