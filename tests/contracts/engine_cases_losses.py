@@ -97,6 +97,12 @@ LOSSES = [
         slow=False,
     ),
     Case(
+        "a classifier that is certain",  # its logarithms of probabilities are exactly 0, and saved twice
+        lambda: Model(lambda m, x: 1e3 * m.inner(x), inner=small()()),
+        VECTOR,
+        slow=False,
+    ),
+    Case(
         "segmentation with ignored pixels",
         lambda: nn.Conv2d(3, 4, 3, padding=1),
         segmentation,

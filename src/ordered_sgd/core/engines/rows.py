@@ -307,7 +307,9 @@ def _disturbed(arguments: Any, plan: Plan, rows: Tensor, s: int) -> list[Any]:
     generator = torch.Generator().manual_seed(1)
     changed = _masked(arguments, plan, rows, s)
     for i, argument in enumerate(changed):
-        if i not in plan.tangents and isinstance(argument, Tensor) and argument.is_floating_point():
+        if plan.same_as[i] < i:  # saved twice: still the same numbers
+            changed[i] = changed[plan.same_as[i]]
+        elif i not in plan.tangents and isinstance(argument, Tensor) and argument.is_floating_point():
             noise = torch.rand(argument.shape, generator=generator).to(argument) + 0.5
             changed[i] = torch.where(argument == 0, noise, argument)
     return changed
