@@ -12,11 +12,12 @@ from html import escape
 from pathlib import Path
 
 from ordered_sgd.experiments.backends.processes import Processes
+from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.exported import read_csv
 from ordered_sgd.experiments.records import Records, among
 from ordered_sgd.experiments.reproduce import Request, reproduce
 from ordered_sgd.report.boundaries import draw_boundaries
-from ordered_sgd.report.curves import draw_curves
+from ordered_sgd.report.curves import draw_curves, draw_times
 from ordered_sgd.report.figures import COLOURS, new_figure, save
 from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
 
@@ -51,14 +52,24 @@ def boundaries() -> list[Path]:
 
 def curves() -> list[Path]:
     """LeNet on Semeion by epoch, ten seeds: test error, training loss and q."""
-    request = Request("table1", ("semeion-lenet",), protocol="authors-code")
-    look = partial(among, read_csv(DOCS / "records" / "results.csv.gz"))
-    (result,) = reproduce(request.shown().rows, look, trials=request.trials)
-    figure = draw_curves(result.arms)
+    figure = draw_curves(_recorded(Request("table1", ("semeion-lenet",), protocol="authors-code")))
     figure.axes[0].set_yscale("log")  # what is left at the end is small beside the first epochs
     figure.axes[0].set_yticks([5, 10, 20, 50], ["5", "10", "20", "50"])
     figure.axes[0].minorticks_off()
     return save(figure, DOCS / "curves", (".svg",))
+
+
+def times() -> list[Path]:
+    """LeNet on MNIST, trained whole with each engine, three seeds: test error over time."""
+    figure = draw_times(_recorded(Request("whole-training", ("mnist-lenet",), 3, "authors-code")))
+    return save(figure, DOCS / "times", (".svg",))
+
+
+def _recorded(request: Request) -> tuple[Arm, ...]:
+    """The arms of a request for one row, from the records of RESULTS.md."""
+    look = partial(among, read_csv(DOCS / "records" / "results.csv.gz"))
+    (result,) = reproduce(request.shown().rows, look, trials=request.trials)
+    return result.arms
 
 
 def speed() -> list[Path]:
@@ -103,6 +114,6 @@ def flow(name: str, steps: Sequence[tuple[str, str, str]]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    written = [*flow("step", STEP), *flow("experiment", EXPERIMENT), *speed(), *curves(), *boundaries()]
+    written = [*flow("step", STEP), *flow("experiment", EXPERIMENT), *speed(), *curves(), *times(), *boundaries()]
     written += save(draw_gamma(FIGURE_2), DOCS / "figure2", (".svg",))
     print("\n".join(f"written: {path.relative_to(DOCS.parent)}" for path in written))

@@ -14,6 +14,7 @@ RESULTS = (
     Request("table1", ("cifar10-preact-resnet18",), 3, _SCRIPTS, epochs=5, train_size=2000, width=0.25),
     *(Request("table5", _SEMEION, protocol=protocol) for protocol in PROTOCOLS),
     Request("ablation", tuple(f"{name}-*" for name in _ABLATED), protocol=_SCRIPTS),
+    Request("whole-training", ("mnist-lenet",), 3, _SCRIPTS),
     Request("batchnorm", (), 3, _SCRIPTS),
     Request("label-noise"),
     Request("figure1"),
