@@ -112,9 +112,15 @@ def command(
     if as_json:
         show(rows, title="", as_json=True)
         return
+    _tell(found, rows, f"{samples}, {model}, {epochs} epochs")
+    click.echo(f"written: {out}", err=True)
+
+
+def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None:
+    """The sentences and the tables, for people."""
     for sentence in found:
         click.echo(sentence)
-    show(error_table(rows), title=f"test error in percent, {samples}, {model}, {epochs} epochs", as_json=False)
+    show(error_table(rows), title=f"test error in percent, {of}", as_json=False)
     title = (
         "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
     )
@@ -122,7 +128,6 @@ def command(
     if remembering := memory_table(rows):
         title = "engine with a memory: share of samples scored, and of the q largest losses found in the last epoch"
         show(remembering, title=title, as_json=False)
-    click.echo(f"written: {out}", err=True)
 
 
 def _loss(model: str) -> Any:
