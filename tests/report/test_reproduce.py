@@ -22,7 +22,7 @@ def made(specs: Sequence[ExperimentSpec]) -> list[Run]:
         made_run(
             spec,
             [20.0] * (spec.epochs - 1) + [ERRORS[spec.method] + 0.1 * spec.seed + 10 * abs(spec.lr - 0.03)],
-            seconds=4.0 if spec.method == "sgd" else 2.0,
+            **({"seconds": 4.0} if spec.method == "sgd" else {"seconds": 2.0, "q": 32}),
         )
         for spec in specs
     ]
@@ -88,6 +88,32 @@ def test_engines_are_set_against_sgd_in_error_and_time() -> None:
     assert sentences[3].endswith("reaches its last error in 0 of 2 seeds.")
     assert [line["method"] for line in lines] == ["sgd", "ordered dense", "ordered rows", "ordered twopass", "random"]
     assert len(draw_times(results[0].arms).axes) == 2
+
+
+def test_times_of_different_processors_are_not_compared() -> None:
+    request = Request("whole-training", ("mnist-lenet",), trials=2)
+
+    def elsewhere(specs: Sequence[ExperimentSpec]) -> list[Run]:
+        runs = made(specs)
+        return [run._replace(versions={"processor": "B"}) if run.spec.engine == "rows" else run for run in runs]
+
+    sentences = found(reproduce(request.shown().rows, elsewhere, trials=2), request.shown())
+    assert sentences[0].endswith(
+        "it takes 0.50 of its training time, and reaches its last error after 0.50 of it in 2 of 2 seeds."
+    )
+    assert sentences[1].endswith("it reaches its last error in 2 of 2 seeds, but ran on another processor: no times.")
+
+
+def test_a_rule_that_never_moved_q_is_said_beside_the_row() -> None:
+    request = Request("table1", ("semeion-logistic",), trials=2, epochs=1)
+
+    def idle(specs: Sequence[ExperimentSpec]) -> list[Run]:
+        return [made_run(spec, [10.0]) for spec in specs]
+
+    (sentence,) = found(reproduce(request.shown().rows, idle, trials=2), request.shown())
+    assert (
+        "ordered is not clearly different from sgd (+0.00 ± 0.00 points of error, 2 seeds), and is the same" in sentence
+    )
 
 
 def test_reruns_stand_beside_the_scripts_protocol_alone() -> None:

@@ -26,6 +26,7 @@ from ordered_sgd.bench.probe import Probe, probe_apart
 from ordered_sgd.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
 from ordered_sgd.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.core.step import ENGINES
+from ordered_sgd.experiments.records import processor
 
 LIMIT_A, LIMIT_B = "limit-a", "limit-b"
 
@@ -150,7 +151,7 @@ def measure(
 def machine() -> dict[str, Any]:
     """What figures of speed depend on: the processor, its threads and the versions."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -250,11 +251,3 @@ def _forget_compiled() -> None:
     """Drop graphs of other models: torch keeps a limited number of them."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

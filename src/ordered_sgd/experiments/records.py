@@ -239,11 +239,21 @@ def among(runs: Iterable[Run], specs: Iterable[ExperimentSpec]) -> list[Run]:
 
 
 def versions() -> dict[str, str]:
-    """What numbers may depend on: the versions of this package and of those below it."""
+    """What numbers may depend on: the processor, the versions of this package and of those below it."""
     found = {"ordered-sgd": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    found["processor"] = processor()
     for name in ("torch", "numpy", "scipy", "scikit-learn"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
     return found
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ordered_sgd.experiments.compare import Arm, Difference, paired
+from ordered_sgd.experiments.records import Run
 
 
 def summary(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, Any]]:
@@ -67,14 +68,14 @@ def verdicts(arms: Sequence[Arm]) -> list[str]:
     tuned = [arm for arm in others if arm.tuned]
     if tuned:
         pairs.append((tuned[1], tuned[0], "each at its best rate"))
-    idle = [f"{arm.name} kept every batch whole: {_IDLE}" for arm in (ordered, *tuned[1:2]) if _never_ordered(arm)]
+    idle = [f"{arm.name} kept every batch whole: {_IDLE}" for arm in (ordered, *tuned[1:2]) if never_ordered(arm)]
     return [*(_verdict(*pair) for pair in pairs), *idle]
 
 
 _IDLE = "training never became accurate enough for q to move, and this is plain SGD. Train longer, or fix q (--q 0.5)."
 
 
-def _never_ordered(arm: Arm) -> bool:
+def never_ordered(arm: Arm) -> bool:
     """Whether no epoch of any run left a sample out."""
     return bool((arm.total("backpropagated") == arm.total("samples")).all()) and not arm.diverged
 
@@ -96,13 +97,23 @@ def against_first(arms: Sequence[Arm]) -> list[str]:
 
 def _in_error_and_time(arm: Arm, plain: Arm) -> str:
     difference = paired(arm.last("test_error"), plain.last("test_error"))
+    error = f"{interval(difference.mean, difference.half)} points of test error"
+    return f"{arm.name} is {in_words(difference)} {plain.name}: {error}; {_in_time(arm, plain)}."
+
+
+def _in_time(arm: Arm, plain: Arm) -> str:
+    """Shares of the plain run's time with the same seed; seconds of another processor are not its measure."""
     whole = plain.total("cpu_seconds")
     shares, until = arm.total("cpu_seconds") / whole, seconds_to(arm, plain, "cpu_seconds") / whole
-    reached = int(np.isfinite(until).sum())
+    reached, seeds = int(np.isfinite(until).sum()), len(arm.runs)
+    if any(_processor(one) != _processor(other) for one, other in zip(arm.runs, plain.runs, strict=True)):
+        return f"it reaches its last error in {reached} of {seeds} seeds, but ran on another processor: no times"
     sooner = f"reaches its last error after {_mean(until):.2f} of it in" if reached else "reaches its last error in"
-    error = f"{interval(difference.mean, difference.half)} points of test error"
-    time = f"it takes {_mean(shares):.2f} of its training time, and {sooner} {reached} of {len(arm.runs)} seeds"
-    return f"{arm.name} is {in_words(difference)} {plain.name}: {error}; {time}."
+    return f"it takes {_mean(shares):.2f} of its training time, and {sooner} {reached} of {seeds} seeds"
+
+
+def _processor(run: Run) -> str | None:
+    return run.versions.get("processor")
 
 
 def comparison_table(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import numpy as np
 from ordered_sgd.experiments.compare import Arm, Difference, paired
 from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced
-from ordered_sgd.report.compare import against_first, comparison_table, in_words, interval, spread
+from ordered_sgd.report.compare import against_first, comparison_table, in_words, interval, never_ordered, spread
 
 
 def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
@@ -86,6 +86,8 @@ def verdict(one: Reproduced, number: str) -> str:
     if number == "train_accuracy" and difference.clear:
         words = "better than" if difference.mean > 0 else "worse than"
     text = f"{one.row.id}: {ordered.name} is {words} {plain.name} ({numbers})"
+    if never_ordered(ordered):
+        text += ", and is the same training: q never moved"
     if number == "train_accuracy":
         more, fewer = (int((sign * (ours[0] - ours[1]) > 1e-6).sum()) for sign in (1, -1))
         text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(ours[0]) - more - fewer}"
