@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ordered_sgd.bench.baselines import new_optimizer, selective_backprop_step, sgd_step
 from ordered_sgd.bench.models import Batch, Workload
 from ordered_sgd.core.step import OrderedStep, StepRecord
+from ordered_sgd.experiments.allocator import keep_freed_memory
 from ordered_sgd.rules import Need, Observed
 
 SGD, SELECTIVE, MEMORY = "sgd", "selective-backprop", "memory"
@@ -61,6 +62,7 @@ class Subjects:
     """
 
     def __init__(self, workload: Workload, *, s: int, names: tuple[str, ...] = ROWS) -> None:
+        keep_freed_memory()  # or how long a step takes depends on what was freed before it
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(0)
         self.workload = workload

@@ -16,6 +16,7 @@ from ordered_sgd.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.data.source import BatchSource
 from ordered_sgd.diagnostics.tracker import SelectionTracker
 from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.experiments.allocator import keep_freed_memory
 from ordered_sgd.experiments.artifacts import BOUNDARY, SELECTION, TRACKER, grid_around, pack, pack_tracker
 from ordered_sgd.experiments.baselines import baseline_for
 from ordered_sgd.experiments.evaluate import Scores, batches, criterion_for, scores_of, two_columns
@@ -44,6 +45,7 @@ class Training:
     def __post_init__(self) -> None:
         spec = self.spec
         torch.set_num_threads(spec.threads)
+        keep_freed_memory()
         torch.manual_seed(spec.seed)  # weights and dropout draw from torch's own generator
         shape, classes = self.train_set.x.shape[1:], len(self.train_set.classes)
         self.model = self.own_model or channels_last(build(spec.model, shape, classes, **dict(spec.model_options)))
