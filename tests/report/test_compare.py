@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.report.compare import comparison_table, seconds_to, summary, verdicts
 from tests.experiments.runs import made_arm
 
@@ -36,6 +37,16 @@ def test_a_rule_that_never_moved_q_is_said() -> None:
     *_, last = verdicts([SGD, idle, RANDOM])
     assert last.startswith("ordered kept every batch whole: training never became accurate enough")
     assert not any("kept every batch" in sentence for sentence in verdicts([SGD, BETTER, RANDOM]))
+
+
+def test_a_rate_at_the_end_of_the_grid_is_said_to_be_there() -> None:
+    def at(rate: float, arm: Arm) -> Arm:
+        return replace(arm, runs=tuple(run._replace(spec=run.spec.but(lr=rate)) for run in arm.runs))
+
+    sgd, ordered, random = TUNED
+    *_, last = verdicts([SGD, BETTER, RANDOM, at(1.0, sgd), at(0.1, ordered), random])
+    assert last == "sgd at 0.1: no rate beyond 1 was tried, and its best may lie there."
+    assert len(verdicts([SGD, BETTER, RANDOM, at(0.3, sgd), at(0.1, ordered), random])) == 3
 
 
 def test_the_numbers_of_an_arm() -> None:

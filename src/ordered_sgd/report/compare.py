@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ordered_sgd.experiments.compare import Arm, Difference, paired
+from ordered_sgd.experiments.compare import GRID, Arm, Difference, paired
 from ordered_sgd.experiments.records import Run
 
 
@@ -69,7 +69,16 @@ def verdicts(arms: Sequence[Arm]) -> list[str]:
     if tuned:
         pairs.append((tuned[1], tuned[0], "each at its best rate"))
     idle = [f"{arm.name} kept every batch whole: {_IDLE}" for arm in (ordered, *tuned[1:2]) if never_ordered(arm)]
-    return [*(_verdict(*pair) for pair in pairs), *idle]
+    return [*(_verdict(*pair) for pair in pairs), *_at_the_end_of_the_grid(tuned[:2]), *idle]
+
+
+def _at_the_end_of_the_grid(tuned: Sequence[Arm]) -> list[str]:
+    """What a search cannot say where it ends: that the rate it picked is the best."""
+    ends = (GRID[0], GRID[-1])
+    arms = [arm for arm in tuned if arm.runs[0].spec.lr in ends]
+    return [
+        f"{arm.name}: no rate beyond {arm.runs[0].spec.lr:g} was tried, and its best may lie there." for arm in arms
+    ]
 
 
 _IDLE = "training never became accurate enough for q to move, and this is plain SGD. Train longer, or fix q (--q 0.5)."
