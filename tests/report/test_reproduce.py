@@ -9,6 +9,7 @@ from ordered_sgd.experiments.reproduce import Reproduced, Request, reproduce
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.report.curves import draw_along, draw_panels, draw_times
 from ordered_sgd.report.exhibits import filled, markdown, sections
+from ordered_sgd.report.overview import overview
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import q_by_epoch, reruns
 from tests.experiments.runs import made_run
@@ -138,6 +139,7 @@ def test_a_report_has_a_section_for_each_request_figure_2_and_the_reruns() -> No
     asked = [Request("table1", ("semeion-logistic",), trials=2, protocol="authors-code"), Request("figure1", trials=2)]
     parts = sections([{"command": "reproduce", **one.to_dict()} for one in asked], made)
     assert [part.title.partition(":")[0] for part in parts] == [
+        "In short",
         "Table 1",
         "Figure 1",
         "Figure 2",
@@ -146,6 +148,30 @@ def test_a_report_has_a_section_for_each_request_figure_2_and_the_reruns() -> No
     text = markdown(parts, "Results")
     assert "| semeion-logistic | ordered | 9.31 (0.42) |" in text
     assert "None" not in text
+
+
+def test_the_overview_counts_problems_by_what_was_found() -> None:
+    asked = [
+        Request("table1", ("semeion-logistic", "semeion-svm"), trials=3),
+        Request("ablation", ("semeion-logistic-hidden-on-*",), trials=3),
+        Request("whole-training", ("mnist-lenet",), trials=3),
+        Request("figure1", ("figure1a",), trials=3, epochs=2),
+        Request("label-noise", trials=3),
+    ]
+    lines = overview([(one, shown(one)[2]) for one in asked])
+    counts = {(line["exhibit, protocol"], line["ordered against"]): list(line.values())[2:] for line in lines}
+    assert counts == {
+        ("Table 1, paper", "plain"): ["2", "0", "0"],
+        ("Table 1, paper", "random, at the same rates"): ["2", "0", "0"],
+        ("Ablation, paper", "plain, each at its best rate"): ["1", "0", "0"],
+        ("Ablation, paper", "random, at the same rates"): ["6", "0", "0"],
+        ("Whole training, paper", "plain, by dense"): ["1", "0", "0"],
+        ("Whole training, paper", "plain, by rows"): ["1", "0", "0"],
+        ("Whole training, paper", "plain, by twopass"): ["1", "0", "0"],
+        ("Whole training, paper", "random, at the same rates"): ["1", "0", "0"],
+        ("Figure 1, paper", "plain"): ["0", "1", "0"],
+        ("Figure 1, paper", "random, at the same rates"): ["0", "1", "0"],
+    }
 
 
 def test_engines_are_held_against_plain_sgd_and_against_the_dense_gradient() -> None:

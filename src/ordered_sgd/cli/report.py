@@ -1,5 +1,6 @@
 """`osgd report`: everything that was recorded, on one page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,9 +61,21 @@ def command(
         for number, part in enumerate(parts, 1):
             for place, figure in enumerate(part.figures.values(), 1):
                 written += save(figure, figures / f"{number:02d}-{place}")
-    show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="results", as_json=as_json)
+    _tell(parts, as_json=as_json)
     for path in written:
         click.echo(f"written: {path}", err=True)
+
+
+def _tell(parts: Sequence["Section"], *, as_json: bool) -> None:
+    """Print what was found, section by section: its sentences, or its table where it has none."""
+    if as_json:
+        show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="", as_json=True)
+        return
+    for part in parts:
+        if part.found:
+            click.echo("\n".join([part.title, *(f"- {sentence}" for sentence in part.found), ""]))
+        elif part.rows:
+            show(part.rows, title=part.title, as_json=False)
 
 
 def _own_sections() -> list["Section"]:

@@ -19,6 +19,7 @@ from ordered_sgd.report.compare import comparison_table, verdicts
 from ordered_sgd.report.curves import draw_along, draw_curves, draw_panels, draw_times
 from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
 from ordered_sgd.report.marked import fill, markdown_table
+from ordered_sgd.report.overview import NOTES, numbered, overview
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import reruns
 from ordered_sgd.report.tracker import chosen_by
@@ -41,7 +42,7 @@ class Section:
 def sections(
     requests: Iterable[Mapping[str, Any]], run_all: RunAll, artifact: ReadArtifact = lambda spec, name: None
 ) -> list[Section]:
-    """A section for every request, in their order, and one on independent reruns; an unfinished one says so.
+    """Counts of what was found, a section for every request, and one on independent reruns; an unfinished one says so.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def sections(
     artifact
         Looks up what a run left beside its numbers: `Records.artifact`.
     """
-    parts, reproduced = [], []
+    parts, asked = [], []
     for request in requests:
         kept = {name: value for name, value in request.items() if name != "command"}
         try:
@@ -61,15 +62,18 @@ def sections(
                 continue
             one = Request.from_dict(kept)
             results = reproduce(one.shown().rows, run_all, trials=one.trials)
-            reproduced += [(one, result) for result in results]
+            asked.append((one, results))
             parts.append(_reproduced(one, results, artifact))
         except RecordError as error:
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
-    if reproduced:  # a report on the paper has its Figure 2 as well, which needs no training
+    counted = overview(asked)
+    if len(counted) > 1:
+        parts.insert(0, Section("In short", [], counted, notes=NOTES))
+    if asked:  # a report on the paper has its Figure 2 as well, which needs no training
         title = "Figure 2: the weight of a sample by the rank of its loss"
         note = "Drawn by osgd gamma --figure2."
         parts.append(Section(title, [], [], {"n gamma by rank": draw_gamma(FIGURE_2)}, (note,)))
-    lines = reruns(reproduced)
+    lines = reruns([(one, result) for one, results in asked for result in results])
     if lines:
         parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=_RERUNS))
     return parts
@@ -136,16 +140,6 @@ def _figures(shown: Exhibit, results: Sequence[Reproduced], artifact: ReadArtifa
         drawn = draw_boundaries(results, artifact)
         pictures = {**({"Decision boundaries, seed 0": drawn} if drawn is not None else {}), **pictures}
     return pictures
-
-
-def numbered(name: str) -> str:
-    """``table1`` as Table 1.
-
-    >>> numbered("figure4"), numbered("ablation"), numbered("whole-training")
-    ('Figure 4', 'Ablation', 'Whole training')
-    """
-    word = name.rstrip("0123456789")
-    return f"{word.capitalize().replace('-', ' ')} {name[len(word) :]}".strip()
 
 
 def markdown(parts: Sequence[Section], heading: str) -> str:

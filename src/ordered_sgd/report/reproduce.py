@@ -153,16 +153,22 @@ def _shown(difference: Difference) -> str:
     return interval(difference.mean, difference.half) if difference.seeds else ""
 
 
-def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
-    """For rows that differ in their rate alone: plain and ordered, each at the rate where its error is lowest."""
+def at_best_rates(results: Sequence[Reproduced], number: str) -> dict[str, tuple[Arm, Arm]]:
+    """For rows that differ in their rate alone: ordered and plain, each at the rate where its error is lowest."""
     groups: dict[str, list[Reproduced]] = {}
     for one in results:
         groups.setdefault(one.row.id.rpartition("-lr-")[0], []).append(one)
+
+    def lowest(group: Sequence[Reproduced], arm: int) -> Arm:
+        return min((one.arms[arm] for one in group), key=lambda arm: _mean_or_all(arm, number))
+
+    return {name: (lowest(group, 1), lowest(group, 0)) for name, group in groups.items()}
+
+
+def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
+    """A sentence for every problem of a grid of rates."""
     sentences = []
-    for name, group in groups.items():
-        plain, ordered = (
-            min((one.arms[i] for one in group), key=lambda arm: _mean_or_all(arm, number)) for i in (0, 1)
-        )
+    for name, (ordered, plain) in at_best_rates(results, number).items():
         difference = paired(ordered.last(number), plain.last(number))
         rates = [arm.runs[0].spec.lr for arm in (ordered, plain)]
         sentences.append(

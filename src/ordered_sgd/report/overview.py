@@ -1,0 +1,66 @@
+"""All that was reproduced in a few lines: how often ordered SGD was better, not clearly different, or worse."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ordered_sgd.experiments.compare import Arm, paired
+from ordered_sgd.experiments.reproduce import Reproduced, Request
+from ordered_sgd.report.compare import in_words, never_ordered
+from ordered_sgd.report.reproduce import at_best_rates, values_of
+
+NOTES = (
+    "A line counts problems: better and worse when a 95 % interval of the difference, paired over seeds, leaves out "
+    "zero. Of so many comparisons some do so by chance.",
+    "random: as many samples, drawn at random. Rows in which q never moved are left out, and so are labels made wrong.",
+)
+_WORDS = ("better than", "not clearly different from", "worse than")
+
+
+def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict[str, str]]:
+    """A line for each exhibit and what ordered SGD is held against there."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for request, results in asked:
+        for against, ordered, other in _pairs(request, results):
+            if not never_ordered(ordered):
+                line = counts.setdefault((f"{numbered(request.exhibit)}, {request.how.name}", against), Counter())
+                line[_verdict(ordered, other, request.shown().number)] += 1
+    return [
+        {"exhibit, protocol": name, "ordered against": against}
+        | {word.rpartition(" ")[0]: str(line[word]) for word in _WORDS}
+        for (name, against), line in counts.items()
+    ]
+
+
+def _pairs(request: Request, results: Sequence[Reproduced]) -> Iterator[tuple[str, Arm, Arm]]:
+    """What is compared: in words, an arm of ordered SGD, and the arm that it is held against."""
+    shown = request.shown()
+    if shown.along:
+        return
+    if shown.crossed:
+        for ordered, plain in at_best_rates(results, shown.number).values():
+            yield "plain, each at its best rate", ordered, plain
+    for one in results:
+        arms = {arm.name: arm for arm in one.arms}
+        plain, *others = arms.values()
+        for arm in () if shown.crossed else others:
+            if arm.name.startswith("ordered"):
+                _, _, engine = arm.name.partition(" ")
+                yield f"plain, by {engine}" if shown.compared else "plain", arm, plain
+        if "random" in arms:
+            yield "random, at the same rates", arms[one.row.controls[0]], arms["random"]
+
+
+def _verdict(ordered: Arm, other: Arm, number: str) -> str:
+    """What the paired difference allows to say; of accuracies the larger is the better."""
+    one, two = values_of(ordered, number)[0], values_of(other, number)[0]
+    return in_words(paired(two, one) if number == "train_accuracy" else paired(one, two))
+
+
+def numbered(name: str) -> str:
+    """``table1`` as Table 1.
+
+    >>> numbered("figure4"), numbered("ablation"), numbered("whole-training")
+    ('Figure 4', 'Ablation', 'Whole training')
+    """
+    word = name.rstrip("0123456789")
+    return f"{word.capitalize().replace('-', ' ')} {name[len(word) :]}".strip()
