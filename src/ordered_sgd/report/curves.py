@@ -65,10 +65,11 @@ def draw_times(arms: Sequence[Arm]) -> Any:
         bars.barh(position, total.mean(), xerr=total.std(), color=colour, height=0.7)
     curves.axhline(float(arms[0].last("test_error").mean()), color=LINES[0], linewidth=0.8, linestyle=(0, (4, 3)))
     lowest = min(float(np.nanmin(arm.best("test_error"))) for arm in arms)
+    early = max(float(by_epoch(arm, "test_error")[0][:3][-1]) for arm in arms)  # where the end is told apart
     curves.set(
         xlabel="seconds of the processor in training steps",
         ylabel=LABELS["test_error"],
-        ylim=(0.7 * lowest, 4 * lowest),
+        ylim=(0.9 * lowest, max(1.1 * early, 1.5 * lowest)),
     )
     bars.set(
         xlabel="seconds of the processor, whole training",
