@@ -67,15 +67,18 @@ def command(
 
 
 def _tell(parts: Sequence["Section"], *, as_json: bool) -> None:
-    """Print what was found, section by section: its sentences, or its table where it has none."""
+    """Print what was found: the sentences of every section, and a table of what was counted or is on the page."""
     if as_json:
         show([{"section": part.title, "found": " ".join(part.found)} for part in parts], title="", as_json=True)
         return
+    from ordered_sgd.report.exhibits import IN_SHORT
+
     for part in parts:
         if part.found:
             click.echo("\n".join([part.title, *(f"- {sentence}" for sentence in part.found), ""]))
-        elif part.rows:
-            show(part.rows, title=part.title, as_json=False)
+    counted = next((part.rows for part in parts if part.title == IN_SHORT), None)
+    contents = [{"section": part.title, "lines": len(part.rows), "figures": len(part.figures)} for part in parts]
+    show(counted or contents, title=IN_SHORT if counted else "on the page", as_json=False)
 
 
 def _own_sections() -> list["Section"]:

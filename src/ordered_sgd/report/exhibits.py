@@ -24,6 +24,7 @@ from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import reruns
 from ordered_sgd.report.tracker import chosen_by
 
+IN_SHORT = "In short"  # the first section, where there is something to count
 ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
 
 
@@ -68,7 +69,7 @@ def sections(
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
     counted = overview(asked)
     if len(counted) > 1:
-        parts.insert(0, Section("In short", [], counted, notes=NOTES))
+        parts.insert(0, Section(IN_SHORT, [], counted, notes=NOTES))
     if asked:  # a report on the paper has its Figure 2 as well, which needs no training
         title = "Figure 2: the weight of a sample by the rank of its loss"
         note = "Drawn by osgd gamma --figure2."
