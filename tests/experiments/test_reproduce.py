@@ -28,7 +28,9 @@ def test_every_result_that_is_shown_can_be_asked_for_and_is_there_once() -> None
             assert name.startswith("mnist") or ("table5", protocol, name) in rows
     assert {
         ("ablation", "authors-code", "mnist-svm-hidden-on-hinge-mean-lr-0.01"),
+        ("ablation", "authors-code", "semeion-lenet-hidden-off-lr-0.03"),
         ("whole-training", "authors-code", "mnist-lenet"),
+        ("whole-training", "authors-code", "fashion-mnist-lenet"),
         ("label-noise", "paper", "digits-40"),
     } <= {*rows}
     assert {("batchnorm", "authors-code", "cifar10-preact-resnet18"), ("figure1", "paper", "figure1a")} <= {*rows}
