@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ordered_sgd.experiments.compare import Arm, paired
+from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced, Request
 from ordered_sgd.report.compare import in_words, never_ordered
 from ordered_sgd.report.reproduce import at_best_rates, values_of
@@ -13,6 +14,7 @@ NOTES = (
     "zero. Of so many comparisons some do so by chance.",
     "random: as many samples, drawn at random. Rows in which q never moved are left out, and so are labels made wrong.",
 )
+_NUMBERS = ("test_error", "train_accuracy")  # that are counted; times and losses are not
 _WORDS = ("better than", "not clearly different from", "worse than")
 
 
@@ -20,10 +22,13 @@ def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict
     """A line for each exhibit and what ordered SGD is held against there."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for request, results in asked:
-        for against, ordered, other in _pairs(request, results):
+        shown, name = request.shown(), f"{numbered(request.exhibit)}, {request.how.name}"
+        if shown.along or shown.number not in _NUMBERS:
+            continue
+        for against, ordered, other in _pairs(shown, results):
             if not never_ordered(ordered):
-                line = counts.setdefault((f"{numbered(request.exhibit)}, {request.how.name}", against), Counter())
-                line[_verdict(ordered, other, request.shown().number)] += 1
+                line = counts.setdefault((name, against), Counter())
+                line[_verdict(ordered, other, shown.number)] += 1
     return [
         {"exhibit, protocol": name, "ordered against": against}
         | {word.rpartition(" ")[0]: str(line[word]) for word in _WORDS}
@@ -31,11 +36,8 @@ def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict
     ]
 
 
-def _pairs(request: Request, results: Sequence[Reproduced]) -> Iterator[tuple[str, Arm, Arm]]:
+def _pairs(shown: Exhibit, results: Sequence[Reproduced]) -> Iterator[tuple[str, Arm, Arm]]:
     """What is compared: in words, an arm of ordered SGD, and the arm that it is held against."""
-    shown = request.shown()
-    if shown.along:
-        return
     if shown.crossed:
         for ordered, plain in at_best_rates(results, shown.number).values():
             yield "plain, each at its best rate", ordered, plain
