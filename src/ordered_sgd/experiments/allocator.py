@@ -10,7 +10,7 @@ def keep_freed_memory() -> bool:
     """Whether malloc could be told not to give freed memory back to the system: glibc's can.
 
     By its own rules it may give some tens of megabytes back in every step and fault them in again in the next: a step
-    of LeNet on 64 images then takes half as long again, until something larger has been freed once.
+    of LeNet on 64 images then takes nearly half as long again, until something larger has been freed once.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ordered_sgd.experiments.compare import Arm, paired
+from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced, Request
-from ordered_sgd.report.compare import in_words, never_ordered
-from ordered_sgd.report.reproduce import at_best_rates, values_of
+from ordered_sgd.report.compare import never_ordered
+from ordered_sgd.report.reproduce import at_best_rates, judged
 
 NOTES = (
     "A line counts problems: better and worse when a 95 % interval of the difference, paired over seeds, leaves out "
@@ -28,7 +28,7 @@ def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict
         for against, ordered, other in _pairs(shown, results):
             if not never_ordered(ordered):
                 line = counts.setdefault((name, against), Counter())
-                line[_verdict(ordered, other, shown.number)] += 1
+                line[judged(ordered, other, shown.number)] += 1
     return [
         {"exhibit, protocol": name, "ordered against": against}
         | {word.rpartition(" ")[0]: str(line[word]) for word in _WORDS}
@@ -42,20 +42,14 @@ def _pairs(shown: Exhibit, results: Sequence[Reproduced]) -> Iterator[tuple[str,
         for ordered, plain in at_best_rates(results, shown.number).values():
             yield "plain, each at its best rate", ordered, plain
     for one in results:
-        arms = {arm.name: arm for arm in one.arms}
-        plain, *others = arms.values()
-        for arm in () if shown.crossed else others:
-            if arm.name.startswith("ordered"):
-                _, _, engine = arm.name.partition(" ")
-                yield f"plain, by {engine}" if shown.compared else "plain", arm, plain
-        if "random" in arms:
-            yield "random, at the same rates", arms[one.row.controls[0]], arms["random"]
-
-
-def _verdict(ordered: Arm, other: Arm, number: str) -> str:
-    """What the paired difference allows to say; of accuracies the larger is the better."""
-    one, two = values_of(ordered, number)[0], values_of(other, number)[0]
-    return in_words(paired(two, one) if number == "train_accuracy" else paired(one, two))
+        if not shown.crossed:
+            for arm in one.arms[1:]:
+                if arm.name.startswith("ordered"):
+                    _, _, engine = arm.name.partition(" ")
+                    yield f"plain, by {engine}" if shown.compared else "plain", arm, one.arms[0]
+        for arm in one.arms:
+            if arm.name == "random":
+                yield "random, at the same rates", one.arm(one.row.controls[0]), arm
 
 
 def numbered(name: str) -> str:

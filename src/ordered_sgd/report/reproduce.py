@@ -82,16 +82,19 @@ def verdict(one: Reproduced, number: str) -> str:
     difference = paired(*ours)
     unit = {"seconds": "s per epoch", "train_accuracy": "points of accuracy"}.get(number, "points of error")
     numbers = f"{difference.mean:+.2f} ± {difference.half:.2f} {unit}, {difference.seeds} seeds"
-    words = in_words(difference)
-    if number == "train_accuracy" and difference.clear:
-        words = "better than" if difference.mean > 0 else "worse than"
-    text = f"{one.row.id}: {ordered.name} is {words} {plain.name} ({numbers})"
+    text = f"{one.row.id}: {ordered.name} is {judged(ordered, plain, number)} {plain.name} ({numbers})"
     if never_ordered(ordered):
         text += ", and is the same training: q never moved"
     if number == "train_accuracy":
         more, fewer = (int((sign * (ours[0] - ours[1]) > 1e-6).sum()) for sign in (1, -1))
         text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(ours[0]) - more - fewer}"
     return f"{text}{_beside_paper(one, number)}{f' [{one.row.shrunk}]' if one.row.shrunk else ''}."
+
+
+def judged(arm: Arm, other: Arm, number: str) -> str:
+    """What the paired difference of two arms allows to say; of accuracies the larger is the better."""
+    one, two = (values_of(which, number)[0] for which in (arm, other))
+    return in_words(paired(two, one) if number == "train_accuracy" else paired(one, two))
 
 
 def _beside_paper(one: Reproduced, number: str) -> str:
