@@ -13,6 +13,7 @@ import torch
 
 from ordered_sgd.data import Dataset
 from ordered_sgd.errors import RecordError
+from ordered_sgd.experiments.artifacts import SELECTION
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.records import Records
 from ordered_sgd.experiments.run import problem_for, run
@@ -115,6 +116,43 @@ def test_a_run_is_recorded_and_not_run_twice(tmp_path: Path) -> None:
     assert [timeless(row) for row in again.rows] == [timeless(row) for row in first.rows]
     assert [row.seconds for row in again.rows] != [row.seconds for row in first.rows]
     assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_a_run_whose_hidden_rule_never_fires_is_trained_once_for_both_settings(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["augmentation and the rule"].but(lr=1e-4)  # far from 99.5 %
+    first = run(spec, records, data=DATA)
+    seen: list[int] = []
+    copied = run(spec.but(hidden_rule=True), records, data=DATA, on_row=lambda row: seen.append(row.epoch))
+    assert copied.rows == first.rows  # times included: nothing was trained
+    assert seen == [1, 2, 3]
+    assert records.get(copied.spec) == copied
+    assert records.artifact(copied.spec, SELECTION) == records.artifact(spec, SELECTION) is not None
+    timed = [run(spec.but(hidden_rule=hidden, timed=True), records, data=DATA) for hidden in (False, True)]
+    assert timed[0].rows[0].seconds != timed[1].rows[0].seconds  # measured, each
+    anew = run(copied.spec, Records(tmp_path / "other"), data=DATA)
+    assert [timeless(row) for row in anew.rows] == [timeless(row) for row in copied.rows]
+
+
+def test_a_run_whose_hidden_rule_fires_is_trained_with_it_and_without(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["the scripts' accuracy and rate"].but(epochs=6)
+    on, off = (run(spec.but(hidden_rule=hidden), records, data=DATA) for hidden in (True, False))
+    assert max(row.train_accuracy or 0.0 for row in off.rows) >= 0.995
+    assert [row.lr for row in on.rows] != [row.lr for row in off.rows]
+    path = tuple((row.q, row.lr) for row in on.rows)
+    controls = [
+        run(spec.but(hidden_rule=hidden, method="random", path=path), records, data=DATA) for hidden in (True, False)
+    ]
+    assert controls[0].rows == controls[1].rows  # the rates are those of the path, whatever the accuracy
+
+
+def test_a_timed_run_takes_the_loss_of_the_training_set_after_its_last_epoch_alone() -> None:
+    spec = SPECS["augmentation and the rule"]
+    for one in (spec, SPECS["infobatch"], SPECS["last losses"], spec.but(accuracy="clean", epochs=6)):
+        rows, timed = trained(one)[1], trained(one.but(timed=True))[1]
+        known = [row.train_loss is not None for row in timed]
+        assert known == ([False] * 2 + [True] if one.accuracy != "clean" else [True] * 6)  # where the rule asks for it
+        assert timed[-1].train_loss == rows[-1].train_loss
+        assert [(row.q, row.test_error) for row in timed] == [(row.q, row.test_error) for row in rows]
 
 
 def test_what_is_learnt_and_recorded_makes_sense() -> None:

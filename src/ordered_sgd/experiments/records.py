@@ -164,6 +164,15 @@ class Records:
                 database.executemany("INSERT INTO epochs VALUES (?, ?, ?)", rows)
         return len(new)
 
+    def copy(self, known: ExperimentSpec, spec: ExperimentSpec) -> None:
+        """Record the run of a spec under another one too, which describes the same training."""
+        with self._open() as database:
+            head = "INSERT OR IGNORE INTO runs SELECT ?, ?, versions, finished FROM runs WHERE run_id = ?"
+            database.execute(head, (spec.run_id, spec.to_json(), known.run_id))
+            for table, columns in (("epochs", "epoch, numbers"), ("artifacts", "name, content")):
+                part = f"INSERT OR IGNORE INTO {table} SELECT ?, {columns} FROM {table} WHERE run_id = ?"
+                database.execute(part, (spec.run_id, known.run_id))
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """A connection that sees the records of one moment, whoever writes meanwhile."""

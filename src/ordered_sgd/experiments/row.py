@@ -24,7 +24,8 @@ class EpochRow:
     running_loss, running_ordered_loss
         Means over the batches while the weights moved: of all samples, and of those that were kept.
     train_loss, ordered_risk
-        L and L_q of the whole training set at the end of the epoch, without augmentation: what the paper plots.
+        L and L_q of the whole training set at the end of the epoch, without augmentation: what the paper plots. Of a
+        timed run after its last epoch only.
     test_error, test_loss
         Of the test set, or of the held-out share.
     test_cross_entropy, test_cross_entropy_scaled, calibration_error
@@ -67,9 +68,9 @@ def epoch_row(
     s: int,
     lr: float,
     engine: str,
-    accuracy: float,
+    accuracy: float | None,
     sums: Mapping[str, float],
-    train: Scores,
+    train: Scores | None,
     test: Scores,
 ) -> EpochRow:
     """The row of an epoch from its sums over batches and the scores of both sets at its end."""
@@ -85,8 +86,8 @@ def epoch_row(
         train_accuracy=accuracy,
         running_loss=sums["loss"] / sums["samples"],
         running_ordered_loss=sums["ordered_loss"] / sums["backpropagated"],
-        train_loss=float(train.losses.mean(dtype="float64")),
-        ordered_risk=theory.ordered_risk(train.losses, s, q),
+        train_loss=None if train is None else float(train.losses.mean(dtype="float64")),
+        ordered_risk=None if train is None else theory.ordered_risk(train.losses, s, q),
         test_error=test.error,
         test_loss=float(test.losses.mean(dtype="float64")),
         test_cross_entropy=cross_entropy(test.scores, test.y),

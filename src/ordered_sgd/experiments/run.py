@@ -16,6 +16,7 @@ from ordered_sgd.errors import ArgumentError, RecordError, message
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.linear import KERNELS, LinearTraining
 from ordered_sgd.experiments.own import Problem, is_function, own_problem
+from ordered_sgd.experiments.plan import HIDDEN_RULE_FROM
 from ordered_sgd.experiments.records import Records, Run, versions
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
@@ -43,7 +44,7 @@ def run(
     again
         Run it again from its beginning even if it is there.
     on_row
-        Called with every epoch that is trained now.
+        Called with every epoch that is recorded now.
     data
         Training and test set, for data that no name stands for; else they are loaded by the spec.
     every
@@ -52,6 +53,11 @@ def run(
     known = records.get(spec)
     if known is not None and known.finished and not again:
         return known
+    if known is None and not again and (same := _same_training(spec, records)) is not None:
+        records.copy(same.spec, spec)
+        for row in same.rows:
+            on_row(row)
+        return same._replace(spec=spec)
     recorded = recorded_epochs(spec, records, again=again)
     for event in events(spec, records.checkpoint(spec), recorded=recorded, data=data, every=every):
         keep(event, spec, records, again=again)
@@ -60,6 +66,20 @@ def run(
     found = records.get(spec)
     assert found is not None
     return found
+
+
+def _same_training(spec: ExperimentSpec, records: Records) -> Run | None:
+    """The finished run that differs in the hidden rule alone, where that is no difference.
+
+    The rule never fired there, or the rates are those of a path. Times are not taken from another run.
+    """
+    if spec.timed:
+        return None
+    other = records.get(spec.but(hidden_rule=not spec.hidden_rule))
+    if other is None or not other.finished:
+        return None
+    fired = any((row.train_accuracy or 0.0) >= HIDDEN_RULE_FROM for row in other.rows)
+    return other if spec.path or not fired else None
 
 
 class Began(NamedTuple):

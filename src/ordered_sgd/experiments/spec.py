@@ -72,8 +72,8 @@ class ExperimentSpec:
     threads
         Of torch: sums depend on it in the last bits.
     timed
-        Whether its seconds are to be shown: such a run is made by itself on a quiet machine, and is another one than
-        the same run among others.
+        Whether its seconds are to be shown: such a run is made on a quiet machine, and is another one than the same run
+        among others. What nobody asks of it is left out: L and L_q are taken after the last epoch alone.
     seed
         Of initial weights, order, augmentation, dropout, and of the held-out share.
     """

@@ -125,11 +125,14 @@ class Training:
         spec, q, rate = self.spec, self.step.q or 0, self._rate()
         if spec.path:
             q = min(spec.path[self.epoch - 1][0], self.source.s)
-        counted = self._accuracy()  # may refresh BatchNorm: before the scores
-        train = self._scores(self.plain)
-        accuracy = 1 - train.error / 100 if counted is None else counted
+        accuracy = self._accuracy()  # may refresh BatchNorm: before the scores
+        judges = rule_for(spec).needs == "accuracy" or (spec.hidden_rule and not spec.path)
+        train = None
+        if not spec.timed or self.epoch == spec.epochs or (accuracy is None and judges):
+            train = self._scores(self.plain)
+            accuracy = 1 - train.error / 100 if accuracy is None else accuracy
         self.step.end_epoch(accuracy)
-        self.decayed = self.decayed or (spec.hidden_rule and accuracy >= HIDDEN_RULE_FROM)
+        self.decayed = self.decayed or (spec.hidden_rule and accuracy is not None and accuracy >= HIDDEN_RULE_FROM)
         test = self._scores(self.test)
         return epoch_row(
             self.epoch,
