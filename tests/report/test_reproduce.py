@@ -12,6 +12,7 @@ from ordered_sgd.report.exhibits import filled, markdown, sections
 from ordered_sgd.report.overview import overview
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import q_by_epoch, reruns
+from ordered_sgd.report.tried import as_table, in_sentences, tried
 from tests.experiments.runs import made_run
 
 ERRORS = {"sgd": 10.0, "ordered": 9.0, "random": 11.0}
@@ -212,3 +213,28 @@ def test_a_page_asks_for_a_section_by_the_name_of_its_exhibit() -> None:
     )
     assert list(figures) == ["label-noise"]
     assert filled("nothing asked for", parts) == ("nothing asked for", {})
+
+
+def test_a_row_that_does_not_come_out_is_shown_with_all_that_was_tried() -> None:
+    def as_printed_without_the_hidden_rule(specs: Sequence[ExperimentSpec]) -> list[Run]:
+        errors = {"sgd": 8.0, "ordered": 6.0, "random": 8.0}
+        return [run if run.spec.hidden_rule else made_run(run.spec, [errors[run.spec.method]]) for run in made(specs)]
+
+    scripts = "authors-code"
+    requests = [
+        Request("table1", ("semeion-logistic", "semeion-lenet"), trials=2, protocol=scripts),
+        Request("ablation", ("semeion-lenet-hidden-*",), trials=2, protocol=scripts),
+        Request("table1", ("semeion-lenet",), trials=2, epochs=3),  # smaller: not the printed row
+    ]
+    results = [reproduce(one.shown().rows, as_printed_without_the_hidden_rule, trials=2) for one in requests]
+    rows = tried(list(zip(requests, results, strict=True)))
+    off = f"{scripts}, hidden off, lr 0.01"  # with the rule the cell is the row of the table once more
+    assert {name: list(settings) for name, settings in rows.items()} == {"semeion-lenet": [scripts, off]}
+    assert in_sentences(rows) == [f"semeion-lenet: comes out in {off}."]
+    cells = [(line["setting"], line["plain"], line["ordered"], line["direction"]) for line in as_table(rows)]
+    assert cells == [
+        ("as printed", "8.06 (0.61)", "6.09 (0.55)", ""),
+        (scripts, "10.25 (0.05) ✗", "9.25 (0.05) ✗", "same"),
+        (off, "8.00 (0.00)", "6.00 (0.00)", "same"),
+    ]
+    assert tried([(requests[0], results[0][:1])]) == {}

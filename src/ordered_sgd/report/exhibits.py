@@ -23,6 +23,9 @@ from ordered_sgd.report.overview import NOTES, numbered, overview
 from ordered_sgd.report.reproduce import found, table
 from ordered_sgd.report.reruns import reruns
 from ordered_sgd.report.tracker import chosen_by
+from ordered_sgd.report.tried import NOTES as TRIED
+from ordered_sgd.report.tried import TITLE as NOT_AS_PRINTED
+from ordered_sgd.report.tried import as_table, in_sentences, tried
 
 IN_SHORT = "In short"  # the first section, where there is something to count
 ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
@@ -43,7 +46,9 @@ class Section:
 def sections(
     requests: Iterable[Mapping[str, Any]], run_all: RunAll, artifact: ReadArtifact = lambda spec, name: None
 ) -> list[Section]:
-    """Counts of what was found, a section for every request, and one on independent reruns; an unfinished one says so.
+    """Counts of what was found, a section for every request, what was tried, and independent reruns.
+
+    A request whose runs are not all over says so.
 
     Parameters
     ----------
@@ -74,6 +79,9 @@ def sections(
         title = "Figure 2: the weight of a sample by the rank of its loss"
         note = "Drawn by osgd gamma --figure2."
         parts.append(Section(title, [], [], {"n gamma by rank": draw_gamma(FIGURE_2)}, (note,)))
+    missed = tried(asked)
+    if missed:
+        parts.append(Section(NOT_AS_PRINTED, in_sentences(missed), as_table(missed), notes=TRIED))
     lines = reruns([(one, result) for one, results in asked for result in results])
     if lines:
         parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=_RERUNS))

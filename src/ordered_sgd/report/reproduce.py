@@ -1,7 +1,7 @@
 """The paper's numbers beside ours, and a plain verdict on every row."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -97,21 +97,42 @@ def judged(arm: Arm, other: Arm, number: str) -> str:
     return in_words(paired(two, one) if number == "train_accuracy" else paired(one, two))
 
 
+class BesidePaper(NamedTuple):
+    """Whether the two means differ as the printed ones do, and lie within two printed standard deviations of them."""
+
+    same_direction: bool
+    near: tuple[bool | None, ...]  # of plain and ordered; None where no deviation is printed
+
+    @property
+    def comes_out(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.same_direction and False not in self.near
+
+
+def beside_paper(one: Reproduced, number: str, *, best: bool) -> BesidePaper:
+    """A row with printed numbers against them, in its last or its best epoch."""
+    plain, ordered = (float(np.mean(values_of(arm, number)[best])) for arm in one.arms[:2])
+    printed = [one.row.printed[arm.name] for arm in one.arms[:2]]
+    same = (ordered - plain) * (printed[1].mean - printed[0].mean) > 0
+    near = (
+        None if p.std is None else abs(mean - p.mean) <= 2 * p.std
+        for mean, p in zip((plain, ordered), printed, strict=True)
+    )
+    return BesidePaper(same, tuple(near))
+
+
 def _beside_paper(one: Reproduced, number: str) -> str:
-    """Whether the direction is the printed one, and the means are within two printed standard deviations."""
-    printed = [one.row.printed.get(arm.name) for arm in one.arms[:2]]
-    if None in printed or number == "seconds":
+    """The last epoch beside the printed numbers, in words."""
+    if any(arm.name not in one.row.printed for arm in one.arms[:2]) or number == "seconds":
         return ""
-    means = [float(np.mean(values_of(arm, number)[0])) for arm in one.arms[:2]]
-    told = [p for p in printed if p is not None]
-    same = (means[1] - means[0]) * (told[1].mean - told[0].mean) > 0
+    found = beside_paper(one, number, best=False)
     near = [
-        f"{arm.name} {'within' if abs(mean - p.mean) <= 2 * p.std else 'not within'} two of its"
-        for arm, mean, p in zip(one.arms, means, told, strict=False)
-        if p.std is not None
+        f"{arm.name} {'within' if close else 'not within'} two of its"
+        for arm, close in zip(one.arms, found.near, strict=False)
+        if close is not None
     ]
     distance = f", {' and '.join(near)} standard deviations" if near else ""
-    return f"; {'same' if same else 'not the same'} direction as the paper{distance}"
+    return f"; {'same' if found.same_direction else 'not the same'} direction as the paper{distance}"
 
 
 def _finite(value: Any) -> float | None:
