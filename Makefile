@@ -44,7 +44,7 @@ results: $(READY)  ## RESULTS.md and its records: takes up those that are here a
 	test ! -e $(RECORDS) || $(BIN)/osgd records import $(RECORDS)
 	$(BIN)/osgd reproduce results
 	$(BIN)/osgd records export --digits 6 | gzip -9n > .results/new.csv.gz && mv .results/new.csv.gz $(RECORDS)
-	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md --page docs/units.md
+	$(BIN)/osgd report --from $(RECORDS) --out .results/report.html --markdown RESULTS.md --page docs/units.md --page docs/memory.md
 
 docs: $(READY)  ## the documentation as a site in site/; read it by: python3 -m http.server --directory site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -15,7 +15,7 @@ from ordered_sgd.report.reruns import q_by_epoch, reruns
 from ordered_sgd.report.tried import as_table, in_sentences, tried
 from tests.experiments.runs import made_run
 
-ERRORS = {"sgd": 10.0, "ordered": 9.0, "random": 11.0}
+ERRORS = {"sgd": 10.0, "ordered": 9.0, "random": 11.0, "infobatch": 10.0, "last-losses": 12.0}
 
 
 def made(specs: Sequence[ExperimentSpec]) -> list[Run]:
@@ -90,6 +90,19 @@ def test_engines_are_set_against_sgd_in_error_and_time() -> None:
     assert sentences[3].endswith("reaches its last error in 0 of 2 seeds.")
     assert [line["method"] for line in lines] == ["sgd", "ordered dense", "ordered rows", "ordered twopass", "random"]
     assert len(draw_times(results[0].arms).axes) == 2
+
+
+def test_ordered_arms_are_set_against_the_best_rate_of_sgd_where_there_are_several() -> None:
+    sentences, lines, _ = shown(Request("memory", ("mnist-lenet",), trials=2))
+    best = [sentence for sentence in sentences if "than sgd at 0.03" in sentence]
+    names = ["ordered rows", "ordered memory", "ordered memory c=16"]
+    assert best == [
+        f"mnist-lenet: {name} is better than sgd at 0.03: -0.80 ± 0.00 points of test error; it takes 0.50 of its "
+        "training time, and reaches its last error after 0.50 of it in 2 of 2 seeds."
+        for name in names
+    ]
+    others = ["infobatch", "sgd at 0.03", "sgd at 0.1", "random", "last-losses"]
+    assert [line["method"] for line in lines] == ["sgd", *names, *others]
 
 
 def test_times_of_different_processors_are_not_compared() -> None:

@@ -10,5 +10,6 @@ ROOT = Path(__file__).parents[2]
 def test_the_documents_are_made_from_the_records() -> None:
     parts = results_sections(ROOT / "docs" / "records" / "results.csv.gz")
     assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == markdown(parts, "Results")
-    page = (ROOT / "docs" / "units.md").read_text(encoding="utf-8")
-    assert filled(page, parts)[0] == page
+    for name in ("units.md", "memory.md"):
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert filled(page, parts)[0] == page

@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--page",
+    "pages",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=None,
-    help="Also into a Markdown page, between marks such as <!-- label-noise --> and <!-- /label-noise -->.",
+    multiple=True,
+    help="Also into a Markdown page, between marks such as <!-- memory --> and <!-- /memory -->; may be repeated.",
 )
 @json_option
 def command(
-    out: Path, document: Path | None, figures: Path | None, exported: Path | None, page: Path | None, as_json: bool
+    out: Path,
+    document: Path | None,
+    figures: Path | None,
+    exported: Path | None,
+    pages: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Everything that was recorded, as one HTML page that needs no network.
 
@@ -52,7 +58,7 @@ def command(
     written = [write(out, report_page(parts))]
     if document is not None:
         written.append(write(document, markdown(parts, "Results")))
-    if page is not None:
+    for page in pages:
         text, drawn = filled(page.read_text(), parts)
         written.append(write(page, text))
         for name, figure in drawn.items():

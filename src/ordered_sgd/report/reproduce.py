@@ -35,9 +35,14 @@ def table(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str]]
 
 
 def _by_engine(arms: Sequence[Arm]) -> list[str]:
-    """All arms against plain SGD, and the other ordered ones against the dense gradient."""
+    """All arms against plain SGD; the other ordered ones against the first of them; and all of them against SGD's best.
+
+    The best is one of another rate, where there are such.
+    """
     ordered = [arm for arm in arms[1:] if arm.name.startswith("ordered")]
-    return [*against_first(arms), *against_first(ordered)]
+    best = min((arm for arm in arms if arm.name.startswith("sgd")), key=lambda arm: _mean_or_all(arm, "test_error"))
+    against_best = against_first([best, *ordered]) if best is not arms[0] else []
+    return [*against_first(arms), *against_first(ordered), *against_best]
 
 
 def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
