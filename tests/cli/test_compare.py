@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ordered_sgd.cli.compare import command as compare
+from ordered_sgd.cli.main import main
 from ordered_sgd.cli.records import command as records
 from ordered_sgd.cli.report import command as report
 from ordered_sgd.cli.reproduce import command as reproduce
@@ -81,19 +82,112 @@ def test_a_table_of_one_s_own(tmp_path: Path) -> None:
     assert others[0]["cross_entropy"] != rows[0]["cross_entropy"]
 
 
+MINE = """
+import numpy as np
+from torch import nn
+from ordered_sgd.data import from_arrays
+
+x = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
+data = from_arrays(x, (x[:, 0] > 0).astype(int))
+
+def make(): return data, nn.Linear(3, 2)
+def wrong(): return 3
+def narrow(): return data, nn.Linear(4, 2)
+def one_class(): return data, nn.Linear(3, 1)
+def pair(): return data, nn.LSTM(3, 2)
+def fails(): raise KeyError("no\\nsuch key")
+def refused(): return from_arrays(x[0], [1]), nn.Linear(3, 2)
+"""
+
+
+@pytest.fixture
+def _mine(tmp_path: Path) -> None:
+    (tmp_path / "mine_for_a_test.py").write_text(MINE)
+    (tmp_path / "broken_for_a_test.py").write_text("def make(:")
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a command that is refused before anything is recorded or written."""
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", *SMALL, *arguments])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1), said
+    assert not list(Path().glob("**/*.html"))
+    assert not Path("home").exists()
+    return said.err.strip()
+
+
+@pytest.mark.usefixtures("_mine")
 def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
-    (tmp_path / "mine_for_a_test.py").write_text(
-        "import numpy as np\nfrom torch import nn\nfrom ordered_sgd.data import from_arrays\n"
-        "def make():\n"
-        "    x = np.random.default_rng(0).normal(size=(100, 3)).astype('float32')\n"
-        "    return from_arrays(x, (x[:, 0] > 0).astype(int)), nn.Linear(3, 2)\n"
-        "def wrong():\n    return 3\n"
-    )
-    rows = json.loads(run(compare, *SMALL, "--data", "mine_for_a_test:make", "--s", "16", "--json").stdout)
-    assert len(rows) == 3
+    given = (*SMALL, "--data", "mine_for_a_test:make", "--s", "16")
+    assert len(json.loads(run(compare, *given, "--json").stdout)) == 3
+    told = " ".join(run(compare, *given).stdout.split())
+    assert "mine_for_a_test:make, 2 epochs" in told
+    assert "logistic" not in told + (tmp_path / "compare.html").read_text()
     done = CliRunner().invoke(compare, [*SMALL, "--data", "mine_for_a_test:wrong"])
     assert isinstance(done.exception, ArgumentError)
     assert "must return (data, model); got int" in str(done.exception)
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "mine_for_a_test:narrow",
+            r"mine_\S+ must return a model that fits its data; got RuntimeError: mat1 .*\(2, 3\)\. C",
+        ),
+        ("mine_for_a_test:one_class", r"got an output of shape \(2, 1\)\. Let it return a tensor of shape \(2, 2\)"),
+        ("mine_for_a_test:pair", "got an output of type tuple. Let it return a tensor"),
+        ("mine_for_a_test:fails", r"must run without an error; got KeyError: .*such key'. Correct it; .*osgd --debug"),
+        ("mine_for_a_test:refused", r"x must have shape \(n, features\)"),
+        ("mine_for_a_test:none", "must name a function that can be imported; got module .* has no attribute 'none'"),
+        ("broken_for_a_test:make", "must name a module that can be imported; got SyntaxError: .* Correct it"),
+    ],
+)
+def test_a_function_that_fails_or_does_not_fit_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    assert re.search(text, error_of(capsys, "--data", name))
+
+
+@pytest.mark.usefixtures("_mine")
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ("--data", "mine_for_a_test:make")
+    said = error_of(capsys, *own, "--model", "lenet")
+    assert said.endswith(
+        "--model must stand without a function; got --data mine_for_a_test:make. Leave --model out: "
+        "the function makes the model."
+    )
+    for data in (own, ("--data", "digits"), ("--data", "arrays.npz")):
+        said = error_of(capsys, *data, "--target", "kind")
+        assert f"--target must stand with a CSV or Parquet file; got --data {data[1]}. Leave" in said
+
+
+@pytest.mark.parametrize("place", ["/proc/x.html", "a_file/page.html", "a_folder"])
+def test_a_page_that_cannot_be_written_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (tmp_path / "a_file").write_text("")
+    (tmp_path / "a_folder").mkdir()
+    said = error_of(capsys, "--out", place)
+    assert re.match(rf"osgd compare: --out must be a file that can be written; got {place} \(.+\)\. Name ", said)
+
+
+def test_what_was_found_is_printed_though_the_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compare.html").write_text("the old one")
+
+    def full(path: Path, text: str) -> None:
+        assert path.read_text() == "the old one"
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("ordered_sgd.cli.compare.write", full)
+    for form in ((), ("--json",)):
+        done = CliRunner().invoke(compare, [*SMALL, "--no-tune", "--trials", "1", *form])
+        assert isinstance(done.exception, OSError)
+        assert "ordered" in done.stdout
 
 
 @pytest.mark.slow

@@ -51,12 +51,51 @@ TABLE = [
         wrong=(
             ((), "osgd reproduce: EXHIBIT must be named; got none. See them all: osgd reproduce --list"),
             (("table9",), "osgd reproduce: name must be one of table1,"),
+            (("figure2",), "got 'figure2'. Figure 2 needs no training: run osgd gamma --figure2"),
             (("table1", "--rows", "semeion"), "osgd reproduce: row must be one of semeion-logistic,"),
             (
                 ("table1", "--protocol", "papers"),
                 "osgd reproduce: name must be one of paper, authors-code; got 'papers'.",
             ),
             (("table1", "--switch", "hidden"), "osgd reproduce: --switch must be name=value with one of last_drop"),
+            (
+                ("table1", "--list", "--switch", "hinge=abc"),
+                "osgd reproduce: hinge must be one of sum, mean; got 'abc'. The",
+            ),
+            (
+                ("table1", "--list", "--switch", "accuracy=foo"),
+                "osgd reproduce: accuracy must be one of epoch, pass, clean; got",
+            ),
+            (
+                ("table1", "--list", "--switch", "counts=maybe"),
+                "counts must be one of true, false, on, off, yes, no, 1, 0; got",
+            ),
+            (
+                ("table1", "--list", "--switch", "lenet_dropout=abc"),
+                "lenet_dropout must be a number; got 'abc'. The paper's is",
+            ),
+            (
+                ("table1", "--list", "--switch", "lenet_dropout=nan"),
+                "lenet_dropout must be a share in [0, 1); got nan. The",
+            ),
+            (
+                ("table1", "--list", "--switch", "lenet_hidden=9.5"),
+                "lenet_hidden must be an integer; got '9.5'. The paper's is",
+            ),
+            (
+                ("table1", "--list", "--switch", "lenet_hidden=0"),
+                "lenet_hidden must be an int of at least 1; got 0. The paper's",
+            ),
+            (("--list", "--rows", "semeion"), "--rows must be ids or patterns of rows; got 'semeion'. See them all"),
+            (("--list", "--epochs", "3"), "osgd reproduce: EXHIBIT must be named with --epochs; got none. Name one"),
+            (
+                ("table1", "--rows", "semeion-svm", "--epochs", "100", "--list"),
+                "osgd reproduce: --epochs must be at most 50; got 100. Leave it out for whole rows.",
+            ),
+            (
+                ("table1", "--rows", "semeion-svm", "--train-size", "5000", "--list"),
+                "osgd reproduce: --train-size must be at most 1,000; got 5,000. Leave it out for whole rows.",
+            ),
             (
                 ("figure1", "--address", "auto"),
                 "osgd reproduce: --address must stand with --backend ray; got 'auto'. Processes run on this machine",
@@ -80,6 +119,7 @@ TABLE = [
         wrong=(
             (("rm",), "Missing argument 'RUN_ID...'"),
             (("rm", "abc"), "osgd records: RUN_ID must be the id of a recorded run; got abc. Run: osgd records list"),
+            (("rm", ""), "osgd records: RUN_ID must be the id of a recorded run; got ''. Run: osgd records list"),
             (("export", "--format", "xml"), "'xml' is not one of 'csv', 'json'"),
             (("import",), "Missing argument 'FILE...'"),
             (("import", "none.csv"), "'none.csv' does not exist"),

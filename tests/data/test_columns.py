@@ -74,6 +74,8 @@ def test_a_target_that_is_no_column_is_refused_with_the_nearest_name(write):
         ArgumentError, match=r"own.csv: target must be one of width, kind; got 'knd'. Did you mean 'kind'\?"
     ):
         read_csv(path, "knd")
+    with pytest.raises(ArgumentError, match=r"one of width, kind; got 'nope'. Name the column of the classes."):
+        read_csv(path, "nope")
     for number in (2, -3):
         with pytest.raises(
             ArgumentError, match=f"target must be the name or the number of a column; got {number} of 2"

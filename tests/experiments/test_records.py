@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ordered_sgd.errors import RecordError
-from ordered_sgd.experiments.records import Records, home
+from ordered_sgd.experiments.records import Records, Run, home
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
 
@@ -49,6 +49,38 @@ def test_an_epoch_is_recorded_once_and_a_run_again_only_on_request(records: Reco
     records.begin(SPEC, again=True)
     assert records.get(SPEC).rows == []  # type: ignore[union-attr]
     assert records.artifact(SPEC, "boundary") is None
+
+
+def test_a_finished_run_is_replaced_when_the_new_one_is_over_and_not_before(records: Records) -> None:
+    records.begin(SPEC)
+    records.add(SPEC, ROW)
+    records.add_artifact(SPEC, "boundary", b"old")
+    records.finish(SPEC)
+    old, new = records.runs(), replace(ROW, seconds=9.0)
+    for _ in range(2):  # interrupted, and begun once more
+        records.begin(SPEC, again=True, on={"torch": "new"})
+        records.begin(SPEC)  # a worker was replaced: it goes on
+        records.add(SPEC, new)
+        records.add_artifact(SPEC, "boundary", b"new")
+        assert records.runs() == records.recorded([SPEC]) == old
+        assert records.get(SPEC) == Run(SPEC, {"torch": "new"}, [new], finished=False)  # so that it can go on
+        assert records.artifact(SPEC, "boundary") == b"old"
+    records.finish(SPEC)
+    assert records.runs() == [Run(SPEC, {"torch": "new"}, [new], finished=True)]
+    assert records.artifact(SPEC, "boundary") == b"new"
+    records.begin(SPEC, again=True)
+    records.remove(SPEC)
+    records.begin(SPEC)  # nothing of the one that was not over is left
+    records.add(SPEC, ROW)
+    assert records.runs() == [records.get(SPEC)]
+    assert records.get(SPEC).rows == [ROW]  # type: ignore[union-attr]
+
+
+def test_an_epoch_of_a_run_that_was_removed_meanwhile_is_refused(records: Records) -> None:
+    records.begin(SPEC)
+    records.remove(SPEC)
+    with pytest.raises(RecordError, match="must keep a run until it is over; got one that was removed meanwhile"):
+        records.add(SPEC, ROW)
 
 
 def test_runs_made_elsewhere_are_taken_up_once(records: Records, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,10 +12,11 @@ import torch
 
 from ordered_sgd.data import Dataset
 from ordered_sgd.errors import RecordError
+from ordered_sgd.experiments import run as running
 from ordered_sgd.experiments.artifacts import SELECTION
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.run import problem_for, run
+from ordered_sgd.experiments.run import problem_for, run, training_for
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
 
@@ -115,6 +115,30 @@ def test_a_run_is_recorded_and_not_run_twice(tmp_path: Path) -> None:
     again = run(spec, records, data=DATA, again=True)
     assert [timeless(row) for row in again.rows] == [timeless(row) for row in first.rows]
     assert [row.seconds for row in again.rows] != [row.seconds for row in first.rows]
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_run_again_and_stopped_the_earlier_record_is_still_there(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["augmentation and the rule"]
+    first, kept = run(spec, records, data=DATA), records.artifact(spec, SELECTION)
+
+    def stop(row: Any) -> None:
+        assert records.runs() == [first]  # what others read meanwhile
+        if row.epoch == 2:
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(spec, records, data=DATA, again=True, every=0.0, on_row=stop)
+    assert records.recorded([spec]) == [first]
+    assert records.artifact(spec, SELECTION) == kept is not None
+    seen: list[int] = []
+    again = run(spec, records, data=DATA, on_row=lambda row: seen.append(row.epoch))  # goes on with the new one
+    assert seen[-1] == 3
+    assert 1 not in seen
+    assert records.runs() == [again] != [first]
+    assert again.finished
+    assert [timeless(row) for row in again.rows] == [timeless(row) for row in first.rows]
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
@@ -244,39 +268,57 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_leaves_the_old_one(tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.run import run
-from ordered_sgd.experiments.spec import ExperimentSpec
-run(ExperimentSpec.from_json(sys.argv[1]), Records(Path(sys.argv[2])), every=0.02)
-"""
+KILLS = 20
+MOST = 2  # new epochs of a process that is to be killed: however late the kill comes, the run is not over before it
 
 
-@pytest.mark.slow
-def test_killed_at_twenty_random_moments_it_ends_in_the_same_record(tmp_path: Path) -> None:
-    spec = ExperimentSpec(data="digits", model="logistic", epochs=60, lr=0.1, drops=(10,))
-    expected = run(spec, Records(tmp_path / "whole"))
-    records, rng, kills = Records(tmp_path / "killed"), random.Random(0), 0
-    command = [sys.executable, "-c", SCRIPT, spec.to_json(), str(records.folder)]
-    while kills < 20:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        began, before = time.monotonic(), len(found.rows) if (found := records.get(spec)) else 0
-        while process.poll() is None and time.monotonic() - began < 60:
-            now = len(found.rows) if (found := records.get(spec)) else 0
-            if now > before or (before == 0 and now > 0):  # it is training: let it go on a little
-                time.sleep(rng.random() * 0.15)
-                break
-            time.sleep(0.01)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kills += 1
-        found = records.get(spec)
-        if found is not None and found.finished:
-            break
-    final = run(spec, records)
-    assert [timeless(row) for row in final.rows] == [timeless(row) for row in expected.rows]
-    assert [row.epoch for row in final.rows] == list(range(1, 61))
-    assert kills >= 5
+def _until_killed(spec: ExperimentSpec, folder: Path) -> None:
+    """In a process of its own: a run with a checkpoint after every batch, which waits where it must not go on."""
+    new: list[int] = []
+
+    def note(row: Any) -> None:
+        new.append(row.epoch)
+        while len(new) == MOST:
+            time.sleep(60)
+
+    run(spec, Records(folder), data=DATA, every=0.0, on_row=note)
+
+
+def finished(spec: ExperimentSpec, records: Records) -> tuple[list[torch.Tensor], list[str], Any]:
+    """A run to its end in this process: its last weights, its rows but for the times, and what it kept."""
+    made: list[Training] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "training_for", lambda *given: made.append(training_for(*given)) or made[-1])
+        rows = run(spec, records, data=DATA, every=0.0).rows
+    return weights(made[0]), [timeless(row) for row in rows], records.artifact(spec, SELECTION)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing there is like kill -9")
+def test_killed_at_twenty_random_moments_it_ends_in_the_same_weights_and_record(tmp_path: Path) -> None:
+    spec = SPECS["augmentation and the rule"].but(epochs=MOST * KILLS + 2)
+    began = time.monotonic()
+    expected = finished(spec, Records(tmp_path / "whole"))
+    epoch = (time.monotonic() - began) / spec.epochs  # in seconds, on this machine
+    records, rng, before = Records(tmp_path / "killed"), random.Random(0), list[Any]()
+    checkpoint, kills = records.checkpoint(spec), 0
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([running.__name__])  # torch is imported once, not twenty times
+    for _ in range(KILLS):
+        written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        process = context.Process(target=_until_killed, args=(spec, records.folder))
+        process.start()
+        while process.is_alive() and not (checkpoint.exists() and checkpoint.stat().st_mtime_ns > written):
+            time.sleep(0.001)  # it is training when it has written a checkpoint of its own
+        process.join(rng.random() * MOST * epoch)
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        now = records.get(spec).rows  # type: ignore[union-attr]
+        assert now[: len(before)] == before  # to the second: what was recorded stays as it was
+        before = now
+    assert kills == KILLS
+    assert 0 < len(before) < spec.epochs
+    found = finished(spec, records)
+    assert all(torch.equal(a, b) for a, b in zip(found[0], expected[0], strict=True))
+    assert found[1:] == expected[1:]
+    assert [row.epoch for row in records.get(spec).rows] == list(range(1, spec.epochs + 1))  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ import pytest
 
 from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.report.compare import comparison_table, seconds_to, summary, verdicts
+from ordered_sgd.report.curves import draw_curves, draw_times
 from tests.experiments.runs import made_arm
 
 SGD = made_arm("sgd", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]], seconds=3.0)
@@ -18,18 +19,28 @@ TUNED = [
 
 
 def test_the_sentences_say_better_only_when_the_interval_leaves_out_zero() -> None:
-    first, second, third = verdicts([SGD, BETTER, RANDOM, *TUNED])
+    first, second, third, fourth = verdicts([SGD, BETTER, RANDOM, *TUNED])
     assert first == (
         "ordered is better than sgd at the same learning rate: -1.00 ± 0.25 points of test error over 3 seeds."
     )
     assert second.startswith("ordered is better than random with the same q")
     assert third.startswith("ordered at 0.1 is not clearly different from sgd at 0.1 each at its best rate: +0.03 ±")
+    assert fourth.startswith("ordered at 0.1 is better than random at 0.1 with the same q")
+
+
+def test_extra_arms_are_set_against_what_they_differ_from() -> None:
+    extra = [
+        replace(arm, name=name) for name, arm in (("ordered q=16", BETTER), ("adam", RANDOM), ("ordered adam", BETTER))
+    ]
+    _, _, fixed, adam = verdicts([SGD, BETTER, RANDOM, *extra])
+    assert fixed.startswith("ordered q=16 is better than sgd at the same learning rate")
+    assert adam.startswith("ordered adam is better than adam at the same learning rate: -1.03")
 
 
 def test_worse_and_one_seed_are_said_as_well() -> None:
     assert verdicts([BETTER, SGD, RANDOM])[0].startswith("sgd is worse than ordered")
     arms = [made_arm(name, [[9.0, error]]) for name, error in (("sgd", 8.0), ("ordered", 7.0), ("random", 9.0))]
-    assert verdicts(arms)[0].endswith("-1.00 points of test error in 1 seed: one seed tells nothing.")
+    assert verdicts(arms)[0].endswith("-1.00 points of test error in one seed, which tells nothing.")
 
 
 def test_a_rule_that_never_moved_q_is_said() -> None:
@@ -46,7 +57,7 @@ def test_a_rate_at_the_end_of_the_grid_is_said_to_be_there() -> None:
     sgd, ordered, random = TUNED
     *_, last = verdicts([SGD, BETTER, RANDOM, at(1.0, sgd), at(0.1, ordered), random])
     assert last == "sgd at 0.1: no rate beyond 1 was tried, and its best may lie there."
-    assert len(verdicts([SGD, BETTER, RANDOM, at(0.3, sgd), at(0.1, ordered), random])) == 3
+    assert len(verdicts([SGD, BETTER, RANDOM, at(0.3, sgd), at(0.1, ordered), random])) == 4
 
 
 def test_the_numbers_of_an_arm() -> None:
@@ -84,10 +95,21 @@ def test_time_to_the_error_of_plain_sgd_counts_epochs_until_it_is_reached() -> N
     assert summary([SGD, slow])[1]["reached"] == 2
 
 
-def test_divergence_leaves_no_number_and_no_error() -> None:
-    gone = made_arm("ordered", [[None], [None]])
-    plain = made_arm("sgd", [[5.0], [6.0]])
+def test_an_arm_that_diverged_in_some_seeds_is_not_judged_by_the_others() -> None:
+    some = made_arm("ordered", [[8.0, 7.0], [None], [None]], q=32)
+    assert verdicts([SGD, some, RANDOM])[0] == (
+        "ordered is not to be compared with sgd at the same learning rate: ordered diverged in 2 of 3 seeds."
+    )
+    row = summary([SGD, some])[1]
+    assert (row["difference"], row["improvement"], row["diverged"]) == (None, None, 2)
+    assert comparison_table([SGD, some])[1]["last epoch"] == "7.00 (0.00), 2 of 3 diverged"
+
+
+def test_where_everything_diverged_there_is_no_number_and_no_error() -> None:
+    gone, plain = made_arm("ordered", [[None], [None]]), made_arm("sgd", [[None], [None]])
     row = summary([plain, gone])[1]
     assert row["error"] is None
     assert row["diverged"] == 2
-    assert "not clearly different" in verdicts([plain, gone, gone])[0]
+    assert verdicts([plain, gone, gone])[0].endswith("ordered diverged in 2 of 2 seeds, sgd diverged in 2 of 2 seeds.")
+    for draw in (draw_curves, draw_times):
+        assert draw([plain, gone]).axes

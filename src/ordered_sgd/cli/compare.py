@@ -70,23 +70,26 @@ def command(
     the same command goes on; use --force after a change to a model of your own. Writes a report as one HTML page.
     """
     from ordered_sgd.data.catalog import CATALOG
-    from ordered_sgd.data.tables import SUFFIXES
     from ordered_sgd.experiments.backends import choose
     from ordered_sgd.experiments.compare import compare, runs_of
+    from ordered_sgd.experiments.own import check_model
     from ordered_sgd.experiments.records import Records
-    from ordered_sgd.experiments.run import problem_for, training_for
+    from ordered_sgd.experiments.run import counted, problem_for, training_for
     from ordered_sgd.experiments.spec import ExperimentSpec
     from ordered_sgd.report.compare import summary, verdicts
     from ordered_sgd.report.page import compare_page
 
     if not lr > 0:
         raise ArgumentError(message("osgd compare", "--lr", "be positive", lr, "The paper's is 0.01."))
-    data = str(Path(data).resolve()) if Path(data).suffix in SUFFIXES else data
-    base = ExperimentSpec(
-        data=data, target=target, model=model, loss=_loss(model), epochs=epochs, s=s, lr=lr, engine=engine
-    )
+    data, model, loss = _described(data, model)
+    _check_out(out)
+    base = ExperimentSpec(data=data, target=target, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine)
+    base = counted(base)  # of a data set that is here in part
     problem = problem_for(base)
-    training_for(base.but(epochs=1), problem)  # what does not fit together is refused before anything is trained
+    # what does not fit together is refused before anything is trained
+    training = training_for(base.but(epochs=1), problem)
+    if problem.model is not None:
+        check_model(data, problem.model, next(iter(training.plain)).x[:2], len(problem.train.classes))
     train, test, _ = problem
     if data not in CATALOG:
         base = base.but(fingerprint=train.fingerprint)
@@ -108,12 +111,53 @@ def command(
         records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
-    write(out, compare_page(arms, rows, found, base, train, test, records.artifact))
+    # what was found comes first: it is not lost when the page cannot be written
     if as_json:
         show(rows, title="", as_json=True)
-        return
-    _tell(found, rows, f"{samples}, {model}, {epochs} epochs")
-    click.echo(f"written: {out}", err=True)
+    else:
+        _tell(found, rows, f"{samples}, {model}, {epochs} epochs")
+    write(out, compare_page(arms, rows, found, base, train, test, records.artifact))
+    if not as_json:
+        click.echo(f"written: {out}", err=True)
+
+
+def _described(data: str, model: str) -> tuple[str, str, Any]:
+    """Data, model and loss for the spec: a file by its whole path, and a function as the model that it makes."""
+    from ordered_sgd.data.tables import SUFFIXES
+    from ordered_sgd.experiments.own import is_function
+
+    suffix = Path(data).suffix.lower()
+    if _given("target") and suffix not in (".csv", ".parquet"):
+        rule = "stand with a CSV or Parquet file"
+        raise ArgumentError(message("osgd compare", "--target", rule, f"--data {data}", "Leave --target out."))
+    if is_function(data):
+        if _given("model"):
+            remedy = "Leave --model out: the function makes the model."
+            raise ArgumentError(
+                message("osgd compare", "--model", "stand without a function", f"--data {data}", remedy)
+            )
+        return data, data, "cross-entropy"
+    return str(Path(data).resolve()) if suffix in SUFFIXES else data, model, _loss(model)
+
+
+def _given(name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _check_out(path: Path) -> None:
+    """Refuse a file that cannot be written, before hours of training; leaves none behind."""
+    new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        rule, got, remedy = "be a file that can be written", f"{path} ({error.strerror})", "Name another one."
+        raise ArgumentError(message("osgd compare", "--out", rule, got, remedy)) from error
+    if new:
+        path.unlink()
 
 
 def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None:
@@ -141,7 +185,7 @@ def error_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     return [
         {
             "method": row["method"],
-            "last": spread(row["error"], row["std"]),
+            "last": spread(row["error"], row["std"], row["diverged"], row["seeds"]),
             "best": spread(row["best_error"], row["best_std"]),
             "against sgd": interval(row["difference"], row["half_width"]),
             "improvement": "" if row["improvement"] is None else f"{round(row['improvement'], 1) + 0:.1f} %",

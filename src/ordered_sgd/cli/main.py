@@ -23,6 +23,8 @@ COMMANDS = {
     "playground": "A local web page: watch SGD, ordered SGD and a random q train on points in the plane.",
 }
 
+_GO_ON = ("compare", "reproduce")  # record every epoch, and go on from there
+
 
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,6 +61,7 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         sys.exit(osgd.main(arguments, prog_name="osgd", standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
+        click.echo(_stopped(arguments), err=True)
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -82,6 +85,16 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         click.echo(f"osgd: {error.strerror}: {error.filename}", err=True)
         sys.exit(1)
+
+
+def _stopped(arguments: list[str]) -> str:
+    """What Ctrl-C left, and how to go on."""
+    where = _where(arguments)
+    if where.removeprefix("osgd ") not in _GO_ON:
+        return f"{where}: stopped."
+    if "--force" in arguments:
+        return f"{where}: stopped; with --force the same command starts from the beginning."
+    return f"{where}: stopped; what was recorded stays, and the same command goes on."
 
 
 def _where(arguments: list[str]) -> str:

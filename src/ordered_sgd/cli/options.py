@@ -9,6 +9,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+_WIDE = 10_000  # columns of a file or a pipe: a table takes what it needs, and every row is one line, to be searched
+
 
 class Q(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
     """How many samples are kept: a count, or a share of the mini-batch."""
@@ -65,10 +67,14 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
         return
     table = Table(title=title, title_justify="left")
     for column in rows[0]:
-        table.add_column(column.replace("_", " "), justify="right")
+        # Folded and not cut: an id is there to be copied. That of a run is short enough to stay in one piece.
+        table.add_column(column.replace("_", " "), justify="right", overflow="fold", no_wrap=column == "run_id")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(table)
 
 
 def show_record(

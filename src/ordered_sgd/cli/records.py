@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ordered_sgd.cli.options import json_option, show
 from ordered_sgd.errors import ArgumentError, message
+
+if TYPE_CHECKING:
+    from ordered_sgd.experiments.spec import ExperimentSpec
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -79,15 +82,25 @@ def import_(files: tuple[Path, ...]) -> None:
 @command.command(context_settings=_HELP)
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID...")
 def rm(run_ids: tuple[str, ...]) -> None:
-    """Forget runs, by their ids."""
+    """Forget runs, by their ids or the beginnings of them."""
     from ordered_sgd.experiments.records import Records
 
     records = Records()
     known = {run.spec.run_id: run.spec for run in records.runs()}
-    for run_id in run_ids:
-        if run_id not in known:
-            remedy = "Run: osgd records list"
-            raise ArgumentError(message("osgd records", "RUN_ID", "be the id of a recorded run", run_id, remedy))
-    for run_id in run_ids:
-        records.remove(known[run_id])
-    click.echo(f"forgotten: {len(run_ids)}", err=True)
+    meant = {_meant(run_id, known) for run_id in run_ids}  # all are looked up before one is removed
+    for spec in meant:
+        records.remove(spec)
+    click.echo(f"forgotten: {len(meant)}", err=True)
+
+
+def _meant(given: str, known: dict[str, "ExperimentSpec"]) -> "ExperimentSpec":
+    """The one run whose id begins like this."""
+    found = [run_id for run_id in known if given and run_id.startswith(given)]
+    if not found:
+        remedy = "Run: osgd records list"
+        raise ArgumentError(message("osgd records", "RUN_ID", "be the id of a recorded run", given or "''", remedy))
+    if len(found) > 1:
+        got = f"{given}, as {len(found):,} do"
+        remedy = f"Give more of it: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}"
+        raise ArgumentError(message("osgd records", "RUN_ID", "be how one id alone begins", got, remedy))
+    return known[found[0]]

@@ -1,5 +1,6 @@
 """`osgd report`: everything that was recorded, on one page."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +66,9 @@ def command(
             written += save(figure, page.with_name(name), (".svg",))
     if figures is not None:
         for number, part in enumerate(parts, 1):
-            for place, figure in enumerate(part.figures.values(), 1):
-                written += save(figure, figures / f"{number:02d}-{place}")
+            for title, figure in part.figures.items():
+                words = "-".join(re.findall(r"[a-z0-9]+", f"{part.name} {title}".lower()))
+                written += save(figure, figures / f"{number:02d}-{words}")
     _tell(parts, as_json=as_json)
     for path in written:
         click.echo(f"written: {path}", err=True)

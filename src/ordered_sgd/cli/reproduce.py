@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ordered_sgd.cli.options import backend_options, json_option, show
 from ordered_sgd.cli.progress import epoch_bar
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_choice, message
 
 if TYPE_CHECKING:
     from ordered_sgd.experiments.recipes import Protocol
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _WHERE = "osgd reproduce"
 _ALL = "results"  # stands for everything that RESULTS.md shows
 _OF_ONE = ("wanted", "trials", "protocol", "switches", "epochs", "train_size", "width")  # options that `results` fixes
+_SIZES = ("epochs", "train_size", "width")
+_WORDS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False, "1": True, "0": False}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,27 +59,32 @@ def command(
     """The paper's tables and figures.
 
     EXHIBIT is table1 ... table5, figure1, figure3 ... figure8, ablation, whole-training, memory, batchnorm or
-    label-noise; or results, for everything that RESULTS.md shows. The paper's numbers stand beside ours, with a verdict
-    on every row. Runs are recorded and not run twice; Ctrl-C stops, and the same command goes on. Tables 2 and 4 show
-    times: they run one at a time, in this process whatever the backend; keep the machine quiet.
+    label-noise; or results, for everything that RESULTS.md shows; Figure 2 is drawn by osgd gamma --figure2. The
+    paper's numbers stand beside ours, with a verdict on every row. Runs are recorded and not run twice; Ctrl-C stops,
+    and the same command goes on. Tables 2 and 4 show times: they run one at a time, in this process whatever the
+    backend; keep the machine quiet.
     """
     from ordered_sgd.experiments.recipes import preset
     from ordered_sgd.experiments.reproduce import Request
     from ordered_sgd.experiments.results import RESULTS
 
     turned = _turned(switches)
+    rows = () if wanted is None else tuple(part.strip() for part in wanted.split(","))
     if name is None:
         if not only_list:
             remedy = "See them all: osgd reproduce --list"
             raise ArgumentError(message(_WHERE, "EXHIBIT", "be named", "none", remedy))
-        _show_list(preset(protocol, **turned), trials, as_json)
+        if given := _given(context, _SIZES):
+            remedy = "Name one table or figure to see it smaller."
+            raise ArgumentError(message(_WHERE, "EXHIBIT", f"be named with {given[0]}", "none", remedy))
+        _show_list(preset(protocol, **turned), rows, trials, as_json)
         return
     if name == _ALL:
         _check_alone(context)
         requests = RESULTS
     else:
-        rows = () if wanted is None else tuple(part.strip() for part in wanted.split(","))
         requests = (Request(name, rows, trials, protocol, turned, epochs, train_size, width),)
+        _check_sizes(requests[0])
     if only_list:
         _show_rows(requests, as_json)
         return
@@ -115,16 +124,39 @@ def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told:
 
 def _check_alone(context: click.Context) -> None:
     """Refuse options that would make `results` something else than RESULTS.md."""
-    given = [name for name in _OF_ONE if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
-    if given:
-        option = {"wanted": "--rows", "switches": "--switch"}.get(given[0], f"--{given[0].replace('_', '-')}")
+    if given := _given(context, _OF_ONE):
         remedy = "Name one table or figure to change it."
-        raise ArgumentError(message(_WHERE, _ALL, "stand without other choices", option, remedy))
+        raise ArgumentError(message(_WHERE, _ALL, "stand without other choices", given[0], remedy))
+
+
+def _given(context: click.Context, names: Sequence[str]) -> list[str]:
+    """Those of the parameters that were typed, as options."""
+    typed = [name for name in names if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
+    option = {"wanted": "--rows", "switches": "--switch"}
+    return [option.get(name, f"--{name.replace('_', '-')}") for name in typed]
+
+
+def _check_sizes(request: "Request") -> None:
+    """Refuse a size that no row reaches, and tell of rows that stay whole because they are below it."""
+    from ordered_sgd.experiments.recipes.work import train_samples
+
+    rows = replace(request, epochs=None, train_size=None, width=None).shown().rows
+    specs = {row.id: next(iter(row.arms.values())) for row in rows}
+    for option, size, own in (
+        ("--epochs", request.epochs, {name: spec.epochs for name, spec in specs.items()}),
+        ("--train-size", request.train_size, {name: train_samples(spec) for name, spec in specs.items()}),
+    ):
+        below = [name for name, number in own.items() if size is not None and number < size]
+        if len(below) == len(own):
+            rule, remedy = f"be at most {max(own.values()):,}", "Leave it out for whole rows."
+            raise ArgumentError(message(_WHERE, option, rule, f"{size:,}", remedy))
+        if below:
+            click.echo(f"note: {option} {size} leaves rows whole that have fewer: {', '.join(below)}", err=True)
 
 
 def _turned(switches: Sequence[str]) -> dict[str, Any]:
     """The switches by name, each with a value of its kind."""
-    from ordered_sgd.experiments.recipes import PAPER, SWITCHES
+    from ordered_sgd.experiments.recipes import SWITCHES
 
     turned: dict[str, Any] = {}
     for switch in switches:
@@ -133,24 +165,42 @@ def _turned(switches: Sequence[str]) -> dict[str, Any]:
         if not equals or key not in SWITCHES:
             rule = f"be name=value with one of {', '.join(SWITCHES)}"
             raise ArgumentError(message(_WHERE, "--switch", rule, repr(switch), "Try hidden_rule=true."))
-        kind = type(getattr(PAPER, key))
-        turned[key] = text.lower() in ("true", "1", "on") if kind is bool else kind(text)
+        turned[key] = _value(key, text)
     return turned
 
 
-def _show_list(protocol: "Protocol", trials: int, as_json: bool) -> None:
+def _value(switch: str, text: str) -> Any:
+    """The text as a value of the switch's kind; whether the switch may have it, `preset` checks."""
+    from ordered_sgd.experiments.recipes import PAPER
+
+    usual = getattr(PAPER, switch)
+    if isinstance(usual, bool):
+        check_choice(_WHERE, switch, text.lower(), tuple(_WORDS), f"Try {switch}=true.")
+        return _WORDS[text.lower()]
+    try:
+        return type(usual)(text)
+    except ValueError as error:
+        rule = "be an integer" if isinstance(usual, int) else "be a number"
+        raise ArgumentError(message(_WHERE, switch, rule, repr(text), f"The paper's is {usual}.")) from error
+
+
+def _show_list(protocol: "Protocol", wanted: Sequence[str], trials: int, as_json: bool) -> None:
     from ordered_sgd.experiments.recipes import list_rows
 
+    listed = list_rows(protocol, trials)
+    for name in wanted:
+        if not any(fnmatchcase(row.id, name) for row in listed):
+            remedy = "See them all: osgd reproduce --list"
+            raise ArgumentError(message(_WHERE, "--rows", "be ids or patterns of rows", repr(name), remedy))
     speed = _speed()
-    rows = [
+    lines = [
         {"exhibit": row.exhibit, "row": row.id, "runs": row.runs, "hours": row.work / speed / 3600}
-        for row in list_rows(protocol, trials)
+        for row in listed
+        if not wanted or any(fnmatchcase(row.id, name) for name in wanted)
     ]
-    show(
-        rows,
-        title=f"protocol {protocol.name}, {trials} seeds; hours of one core on this machine, roughly",
-        as_json=as_json,
-    )
+    _show_times(lines, f"protocol {protocol.name}, {trials} seeds; ", as_json)
+    if not as_json and not wanted:
+        click.echo("note: Figure 2 needs no training: osgd gamma --figure2", err=True)
 
 
 def _show_rows(requests: Sequence["Request"], as_json: bool) -> None:
@@ -168,7 +218,26 @@ def _show_rows(requests: Sequence["Request"], as_json: bool) -> None:
         for one in requests
         for row in one.shown().rows
     ]
-    show(lines, title="hours of one core on this machine, roughly", as_json=as_json)
+    _show_times(lines, "", as_json)
+
+
+def _show_times(lines: Sequence[dict[str, Any]], of: str, as_json: bool) -> None:
+    """Print lines with hours: as they are for machines, in a unit that fits for people."""
+    for line in [] if as_json else lines:
+        line["time"] = _duration(line.pop("hours"))
+    show(lines, title=f"{of}time of one core on this machine, roughly", as_json=as_json)
+
+
+def _duration(hours: float) -> str:
+    """Hours in a unit in which the number is short.
+
+    >>> [_duration(hours) for hours in (0.003383, 0.25, 30.4, 2.023e4)]
+    ['12 s', '15 min', '30 h', '843 days']
+    """
+    for unit, in_an_hour, below in (("s", 3600, 1 / 60), ("min", 60, 1), ("h", 1, 48)):
+        if hours < below:
+            return f"{hours * in_an_hour:.2g} {unit}"
+    return f"{hours / 24:,.0f} days"
 
 
 def _speed() -> float:

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ordered_sgd.data.dataset import Dataset
 from ordered_sgd.data.tables import held_out
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, OrderedSGDError, message
+
+_TRACEBACK = "Correct it; the traceback is shown by: osgd --debug compare ..."
+_LONGEST = 300  # characters of what an error of the user's says: one line, not a page
 
 
 class Problem(NamedTuple):
@@ -38,7 +42,13 @@ def own_problem(name: str, *, seed: int) -> Problem:
     It is called once for every run, after torch's generator was seeded, so that each seed starts from weights of its
     own. Of a single data set a fifth is held out for the test, by the seed.
     """
-    returned = _function(name)()
+    function = _function(name)
+    try:
+        returned = function()
+    except OrderedSGDError:
+        raise  # from_arrays, say, tells better what is wrong
+    except Exception as error:
+        raise ArgumentError(message("own_problem", name, "run without an error", _told(error), _TRACEBACK)) from error
     rule, remedy = "return (data, model)", "data: a Dataset or a pair (train, test); model: a torch module."
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], nn.Module)):
         raise ArgumentError(message("own_problem", name, rule, type(returned).__name__, remedy))
@@ -49,6 +59,30 @@ def own_problem(name: str, *, seed: int) -> Problem:
     if not (isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Dataset) for part in data)):
         raise ArgumentError(message("own_problem", name, rule, f"({type(data).__name__}, model)", remedy))
     return Problem(*data, model)
+
+
+def check_model(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
+    """Refuse a model that does not give each sample of a batch x a score for every class."""
+    rule, was_training = "return a model that fits its data", model.training
+    try:
+        with torch.no_grad():
+            scores = model.eval()(x)
+    except Exception as error:
+        got = f"{_told(error)}, for an input of shape {tuple(x.shape)}"
+        raise ArgumentError(message("own_problem", name, rule, got, _TRACEBACK)) from error
+    finally:
+        model.train(was_training)
+    shape = tuple(scores.shape) if isinstance(scores, Tensor) else ()
+    if len(shape) != 2 or shape[0] != len(x) or shape[1] < classes:
+        got = f"shape {shape}" if isinstance(scores, Tensor) else f"type {type(scores).__name__}"
+        remedy = f"Let it return a tensor of shape {(len(x), classes)} for {len(x)} samples: a score for each class."
+        raise ArgumentError(message("own_problem", name, rule, f"an output of {got}", remedy))
+
+
+def _told(error: Exception) -> str:
+    """Type and text of an error in one line."""
+    text = " ".join(str(error).split()).rstrip(".")[:_LONGEST]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _function(name: str) -> Callable[[], Any]:
@@ -62,4 +96,7 @@ def _function(name: str) -> Callable[[], Any]:
         raise ArgumentError(
             message("own_problem", "--data", "name a function that can be imported", error, remedy)
         ) from error
+    except Exception as error:
+        rule = "name a module that can be imported"
+        raise ArgumentError(message("own_problem", "--data", rule, _told(error), _TRACEBACK)) from error
     return found

@@ -32,6 +32,10 @@ CREATE TABLE IF NOT EXISTS artifacts (
 CREATE TABLE IF NOT EXISTS requests (request TEXT PRIMARY KEY);
 """
 
+_ANEW = "+"  # after the id of a run that is made again, while the earlier one is still to be seen
+# Where what comes now belongs: the run that is made again, if there is one. Of a removed run it is NULL, and refused.
+_NEWEST = f"(SELECT max(run_id) FROM runs WHERE run_id IN (?1, ?1 || '{_ANEW}'))"
+
 
 class Run(NamedTuple):
     """A recorded run: its spec, the versions it ran with, its epochs so far, and whether it is over."""
@@ -72,26 +76,35 @@ class Records:
         self.path = self.folder / "records.sqlite"
 
     def begin(self, spec: ExperimentSpec, *, again: bool = False, on: Mapping[str, str] | None = None) -> None:
-        """Note that a run starts or goes on, `on` these versions or those here; `again` forgets an earlier one."""
-        found = versions() if on is None else dict(on)
+        """Note that a run starts or goes on, `on` these versions or those here; `again`: from its beginning.
+
+        An earlier one that is over stays among `runs` until `finish` puts the new one in its place.
+        """
+        found, place = versions() if on is None else dict(on), spec.run_id
         with self._open() as database:
             if again:
-                database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
+                query = "DELETE FROM runs WHERE run_id = ? OR (run_id = ? AND NOT finished)"
+                database.execute(query, (place + _ANEW, place))
+                if database.execute("SELECT 1 FROM runs WHERE run_id = ?", (place,)).fetchone():
+                    place += _ANEW
             database.execute(
                 "INSERT OR IGNORE INTO runs (run_id, spec, versions) VALUES (?, ?, ?)",
-                (spec.run_id, spec.to_json(), json.dumps(found)),
+                (place, spec.to_json(), json.dumps(found)),
             )
 
     def add(self, spec: ExperimentSpec, row: EpochRow) -> None:
         """Record an epoch; one that is there already stays as it is."""
         numbers = json.dumps(asdict(row))
         with self._open() as database:
-            database.execute("INSERT OR IGNORE INTO epochs VALUES (?, ?, ?)", (spec.run_id, row.epoch, numbers))
+            query = f"INSERT INTO epochs VALUES ({_NEWEST}, ?2, ?3) ON CONFLICT DO NOTHING"
+            database.execute(query, (spec.run_id, row.epoch, numbers))
 
     def add_artifact(self, spec: ExperimentSpec, name: str, content: bytes) -> None:
         """Record something that is not a number per epoch: a decision boundary, selection counts."""
         with self._open() as database:
-            database.execute("INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?)", (spec.run_id, name, content))
+            database.execute(
+                f"INSERT OR REPLACE INTO artifacts VALUES ({_NEWEST}, ?2, ?3)", (spec.run_id, name, content)
+            )
 
     def artifact(self, spec: ExperimentSpec, name: str) -> bytes | None:
         """What `add_artifact` recorded under that name, or None."""
@@ -109,7 +122,7 @@ class Records:
 
     def requests(self) -> list[dict[str, Any]]:
         """What commands were asked for, each once, the newest last."""
-        if not self.path.exists():
+        if self._empty():
             return []
         with self._reading() as database:
             return [json.loads(text) for (text,) in database.execute("SELECT request FROM requests ORDER BY rowid")]
@@ -119,26 +132,33 @@ class Records:
         return among(self.runs(), specs)
 
     def finish(self, spec: ExperimentSpec) -> None:
-        """Note that a run is over."""
+        """Note that a run is over; one that was run again takes the place of the earlier one."""
+        place, anew = spec.run_id, spec.run_id + _ANEW
         with self._open() as database:
-            database.execute("UPDATE runs SET finished = 1 WHERE run_id = ?", (spec.run_id,))
+            database.execute(f"UPDATE runs SET finished = 1 WHERE run_id = {_NEWEST}", (place,))
+            database.execute("PRAGMA defer_foreign_keys = ON")  # until all of it has its new name
+            there = "EXISTS (SELECT 1 FROM runs WHERE run_id = ?)"
+            database.execute(f"DELETE FROM runs WHERE run_id = ? AND {there}", (place, anew))
+            for table in ("runs", "epochs", "artifacts"):
+                database.execute(f"UPDATE {table} SET run_id = ? WHERE run_id = ?", (place, anew))
 
     def get(self, spec: ExperimentSpec) -> Run | None:
-        """What is recorded of a spec, or None."""
+        """What is recorded of a spec, or None; while it is run again that which is under way."""
         return next(iter(self.runs(spec.run_id)), None)
 
     def runs(self, run_id: str | None = None) -> list[Run]:
         """All runs in the order in which they began, or the one with that id."""
-        if not self.path.exists():
+        if self._empty():
             return []
-        only, given = ("", ()) if run_id is None else (" WHERE run_id = ?", (run_id,))
+        only, given = ("NOT LIKE ?1", f"%{_ANEW}") if run_id is None else (f"= {_NEWEST}", run_id)
         with self._reading() as database:
-            heads = database.execute(f"SELECT run_id, spec, versions, finished FROM runs{only} ORDER BY rowid", given)
+            query = f"SELECT run_id, spec, versions, finished FROM runs WHERE run_id {only} ORDER BY rowid"
             found = {
                 head[0]: Run(ExperimentSpec.from_json(head[1]), json.loads(head[2]), [], bool(head[3]))
-                for head in heads
+                for head in database.execute(query, (given,))
             }
-            for owner, numbers in database.execute(f"SELECT run_id, numbers FROM epochs{only} ORDER BY epoch", given):
+            query = f"SELECT run_id, numbers FROM epochs WHERE run_id {only} ORDER BY epoch"
+            for owner, numbers in database.execute(query, (given,)):
                 found[owner].rows.append(EpochRow(**json.loads(numbers)))
         return list(found.values())
 
@@ -149,7 +169,7 @@ class Records:
     def remove(self, spec: ExperimentSpec) -> None:
         """Forget a run and all that belongs to it."""
         with self._open() as database:
-            database.execute("DELETE FROM runs WHERE run_id = ?", (spec.run_id,))
+            database.execute("DELETE FROM runs WHERE run_id IN (?, ?)", (spec.run_id, spec.run_id + _ANEW))
         self.checkpoint(spec).unlink(missing_ok=True)
 
     def take(self, runs: Iterable[Run]) -> int:
@@ -172,6 +192,13 @@ class Records:
             for table, columns in (("epochs", "epoch, numbers"), ("artifacts", "name, content")):
                 part = f"INSERT OR IGNORE INTO {table} SELECT ?, {columns} FROM {table} WHERE run_id = ?"
                 database.execute(part, (spec.run_id, known.run_id))
+
+    def _empty(self) -> bool:
+        """Whether nothing was recorded yet; where a file is in the folder's place, the error of one who writes."""
+        if any(path.is_file() for path in (self.folder, *self.folder.parents)):
+            with self._open():
+                pass
+        return not self.path.exists()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ordered_sgd.data import Dataset, load
+from ordered_sgd.data.catalog import CATALOG
 from ordered_sgd.data.dataset import Split
 from ordered_sgd.data.noise import flip_labels
 from ordered_sgd.errors import ArgumentError, RecordError, message
@@ -42,7 +43,7 @@ def run(
     spec, records
         What to run, and where it is recorded.
     again
-        Run it again from its beginning even if it is there.
+        Run it again from its beginning even if it is there; a finished record stays until the new one is whole.
     on_row
         Called with every epoch that is recorded now.
     data
@@ -158,9 +159,12 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
 
     `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
     share by the seed, and the test set is not looked at. `flipped` then makes labels of the training set wrong, and of
-    no other.
+    no other. A part of a published set is not taken for the whole: the spec must say how many samples there are.
     """
     train, test, model = _loaded(spec) if given is None else Problem(*given)
+    if train.partial and (spec.train_size is None or spec.train_size > len(train)):
+        remedy = f"Run: osgd data fetch {spec.data}, or ask for what is here: --train-size {len(train)}"
+        raise ArgumentError(message("problem_for", spec.data, "be whole", f"all but {train.missing}", remedy))
     if not train.classes:
         remedy = "Give it a column of classes with --target."
         raise ArgumentError(message("problem_for", str(train.label), "hold classes", "numbers to be predicted", remedy))
@@ -173,6 +177,14 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
     if spec.flipped > 0:
         train, _ = flip_labels(train, spec.flipped, np.random.default_rng(spec.seed))
     return Problem(train, test, model)
+
+
+def counted(spec: ExperimentSpec) -> ExperimentSpec:
+    """The spec with the number of training samples that are here, where the published set has more."""
+    if spec.data not in CATALOG:
+        return spec
+    train = load(spec.data, "train", partial=True, seed=spec.seed)
+    return spec.but(train_size=len(train)) if train.partial and spec.train_size is None else spec
 
 
 def _loaded(spec: ExperimentSpec) -> Problem:

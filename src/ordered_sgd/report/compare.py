@@ -20,7 +20,8 @@ def summary(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, Any]]
 
 def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
     error, epochs = arm.last("test_error"), np.array([len(run.rows) for run in arm.runs])
-    difference, before = paired(error, plain.last("test_error")), _mean(plain.last("test_error"))
+    gained, before = difference(arm, plain, "test_error"), _mean(plain.last("test_error"))
+    alone = arm is plain or not comparable(arm, plain)
     samples = arm.total("samples")
     row = {
         "method": arm.name,
@@ -28,9 +29,9 @@ def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
         "diverged": arm.diverged,
         "error": _mean(error),
         "std": _std(error),
-        "difference": None if arm is plain else difference.mean,
-        "half_width": None if arm is plain else difference.half,
-        "improvement": None if arm is plain or not before > 0 else -100 * difference.mean / before,
+        "difference": None if alone else gained.mean,
+        "half_width": None if alone else gained.half,
+        "improvement": None if alone or not before > 0 else -100 * gained.mean / before,
         "best_error": _mean(arm.best("test_error")),
         "best_std": _std(arm.best("test_error")),
         "cross_entropy": _mean(arm.last("test_cross_entropy")),
@@ -64,21 +65,34 @@ def seconds_to(arm: Arm, plain: Arm, clock: str = "seconds") -> np.ndarray:
 def verdicts(arms: Sequence[Arm]) -> list[str]:
     """What the comparison says, a sentence for each pair that matters."""
     sgd, ordered, random, *others = arms
-    pairs = [(ordered, sgd, "at the same learning rate"), (ordered, random, "with the same q and learning rate")]
+    same = "at the same learning rate"
+    pairs = [(ordered, sgd, same), (ordered, random, "with the same q and learning rate")]
+    named = {arm.name: arm for arm in others}
+    pairs += [
+        (arm, named["adam"] if "adam" in name else sgd, same)
+        for name, arm in named.items()
+        if name.startswith("ordered") and not arm.tuned
+    ]
     tuned = [arm for arm in others if arm.tuned]
     if tuned:
         pairs.append((tuned[1], tuned[0], "each at its best rate"))
+        pairs.append((tuned[1], tuned[2], "with the same q and learning rate"))
     idle = [f"{arm.name} kept every batch whole: {_IDLE}" for arm in (ordered, *tuned[1:2]) if never_ordered(arm)]
     return [*(_verdict(*pair) for pair in pairs), *_at_the_end_of_the_grid(tuned[:2]), *idle]
 
 
 def _at_the_end_of_the_grid(tuned: Sequence[Arm]) -> list[str]:
     """What a search cannot say where it ends: that the rate it picked is the best."""
-    ends = (GRID[0], GRID[-1])
-    arms = [arm for arm in tuned if arm.runs[0].spec.lr in ends]
     return [
-        f"{arm.name}: no rate beyond {arm.runs[0].spec.lr:g} was tried, and its best may lie there." for arm in arms
+        f"{arm.name}: no rate beyond {arm.runs[0].spec.lr:g} was tried, and its best may lie there."
+        for arm in tuned
+        if ends_grid(arm)
     ]
+
+
+def ends_grid(arm: Arm) -> bool:
+    """Whether its rate is the smallest or the largest of those that were tried."""
+    return arm.runs[0].spec.lr in (GRID[0], GRID[-1])
 
 
 _IDLE = "training never became accurate enough for q to move, and this is plain SGD. Train longer, or fix q (--q 0.5)."
@@ -90,12 +104,7 @@ def never_ordered(arm: Arm) -> bool:
 
 
 def _verdict(one: Arm, other: Arm, how: str) -> str:
-    difference = paired(one.last("test_error"), other.last("test_error"))
-    says = in_words(difference)
-    numbers = f"{difference.mean:+.2f} ± {difference.half:.2f} points of test error over {difference.seeds} seeds"
-    if difference.seeds < 2:
-        numbers = f"{difference.mean:+.2f} points of test error in {difference.seeds} seed: one seed tells nothing"
-    return f"{one.name} is {says} {other.name} {how}: {numbers}."
+    return f"{one.name} is {judged(one, other)} {other.name} {how}: {in_points(one, other, 'points of test error')}."
 
 
 def against_first(arms: Sequence[Arm]) -> list[str]:
@@ -105,9 +114,8 @@ def against_first(arms: Sequence[Arm]) -> list[str]:
 
 
 def _in_error_and_time(arm: Arm, plain: Arm) -> str:
-    difference = paired(arm.last("test_error"), plain.last("test_error"))
-    error = f"{interval(difference.mean, difference.half)} points of test error"
-    return f"{arm.name} is {in_words(difference)} {plain.name}: {error}; {_in_time(arm, plain)}."
+    error = in_points(arm, plain, "points of test error")
+    return f"{arm.name} is {judged(arm, plain)} {plain.name}: {error}; {_in_time(arm, plain)}."
 
 
 def _in_time(arm: Arm, plain: Arm) -> str:
@@ -135,7 +143,7 @@ def comparison_table(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[s
     return [
         {
             "method": row["method"],
-            "last epoch": spread(row["error"], row["std"]),
+            "last epoch": spread(row["error"], row["std"], row["diverged"], row["seeds"]),
             "best epoch": spread(row["best_error"], row["best_std"]),
             "against the first": interval(row["difference"], row["half_width"]),
             "cross-entropy": _number(row["cross_entropy"]),
@@ -153,6 +161,45 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
+def values_of(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:
+    """A number by seed, of the last epoch and of the best one: seconds as means over epochs, accuracies in percent."""
+    if number == "seconds":
+        mean = arm.total("seconds") / np.array([len(run.rows) for run in arm.runs])
+        return mean, mean
+    if number == "train_accuracy":  # the best is the largest
+        curves = [[100 * (row.train_accuracy or 0.0) for row in run.rows] for run in arm.runs]
+        return np.array([curve[-1] for curve in curves]), np.array([max(curve) for curve in curves])
+    return arm.last(number), arm.best(number)
+
+
+def judged(arm: Arm, other: Arm, number: str = "test_error") -> str:
+    """What the paired difference of two arms allows to say; of accuracies the larger is the better."""
+    if not comparable(arm, other):
+        return "not to be compared with"
+    return in_words(difference(other, arm, number) if number == "train_accuracy" else difference(arm, other, number))
+
+
+def difference(arm: Arm, other: Arm, number: str) -> Difference:
+    """How much larger a number of an arm is than that of another, paired over seeds."""
+    return paired(values_of(arm, number)[0], values_of(other, number)[0])
+
+
+def comparable(arm: Arm, other: Arm) -> bool:
+    """Whether all runs of both came to their end: what is left of an arm that diverged would flatter it."""
+    return not arm.diverged and not other.diverged
+
+
+def in_points(arm: Arm, other: Arm, unit: str, number: str = "test_error") -> str:
+    """The paired difference of two arms with its interval, or why there is none."""
+    if not comparable(arm, other):
+        failed = (f"{one.name} diverged in {one.diverged} of {len(one.runs)} seeds" for one in (arm, other))
+        return ", ".join(text for text, one in zip(failed, (arm, other), strict=True) if one.diverged)
+    found = difference(arm, other, number)
+    if found.seeds < 2:
+        return f"{found.mean:+.2f} {unit} in one seed, which tells nothing"
+    return f"{interval(found.mean, found.half)} {unit} over {found.seeds} seeds"
+
+
 def in_words(difference: Difference) -> str:
     """What the interval of a difference in error allows to say.
 
@@ -164,15 +211,18 @@ def in_words(difference: Difference) -> str:
     return "better than" if difference.mean < 0 else "worse than"
 
 
-def spread(mean: float | None, std: float | None) -> str:
-    """A mean with its standard deviation, as the paper prints them.
+def spread(mean: float | None, std: float | None, diverged: int = 0, seeds: int = 0) -> str:
+    """A mean with its standard deviation, as the paper prints them, and how many of the seeds it leaves out.
 
     >>> spread(7.7, 0.06), spread(4.0, None), spread(None, None)
     ('7.70 (0.06)', '4.00', 'diverged')
+    >>> spread(8.05, 0.05, 3, 5)
+    '8.05 (0.05), 3 of 5 diverged'
     """
     if mean is None:
         return "diverged"
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ({std:.2f})"
+    shown = f"{mean:.2f}" if std is None else f"{mean:.2f} ({std:.2f})"
+    return f"{shown}, {diverged} of {seeds} diverged" if diverged else shown
 
 
 def interval(mean: float | None, half: float | None) -> str:

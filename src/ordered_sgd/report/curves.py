@@ -55,7 +55,8 @@ def draw_panels(results: Sequence[Reproduced], number: str) -> Any:
 def draw_times(arms: Sequence[Arm]) -> Any:
     """Test error over the processor time of training steps, and that of the whole training, an arm each."""
     figure, (curves, bars) = new_figure(2, width=5.2, height=3.4)
-    for position, arm in enumerate(arms):
+    trained = [arm for arm in arms if len(by_epoch(arm, "test_error")[0])]  # an epoch at least, in all seeds
+    for position, arm in enumerate(trained):
         colour = LINES[position % len(LINES)]
         seconds = np.cumsum(by_epoch(arm, "cpu_seconds")[0])
         mean, std = by_epoch(arm, "test_error")
@@ -64,20 +65,18 @@ def draw_times(arms: Sequence[Arm]) -> Any:
         total = arm.total("cpu_seconds")
         bars.barh(position, total.mean(), xerr=total.std(), color=colour, height=0.7)
     curves.axhline(float(arms[0].last("test_error").mean()), color=LINES[0], linewidth=0.8, linestyle=(0, (4, 3)))
-    lowest = min(float(np.nanmin(arm.best("test_error"))) for arm in arms)
-    early = max(float(by_epoch(arm, "test_error")[0][:3][-1]) for arm in arms)  # where the end is told apart
-    curves.set(
-        xlabel="seconds of the processor in training steps",
-        ylabel=LABELS["test_error"],
-        ylim=(0.9 * lowest, max(1.1 * early, 1.5 * lowest)),
-    )
+    curves.set(xlabel="seconds of the processor in training steps", ylabel=LABELS["test_error"])
+    if trained:
+        lowest = min(float(np.nanmin(arm.best("test_error"))) for arm in trained)
+        early = max(float(by_epoch(arm, "test_error")[0][:3][-1]) for arm in trained)  # where the end is told apart
+        curves.set_ylim(0.9 * lowest, max(1.1 * early, 1.5 * lowest))
     bars.set(
         xlabel="seconds of the processor, whole training",
-        yticks=range(len(arms)),
-        yticklabels=[arm.name for arm in arms],
+        yticks=range(len(trained)),
+        yticklabels=[arm.name for arm in trained],
     )
     bars.invert_yaxis()
-    _legend(figure, curves, len(arms))
+    _legend(figure, curves, len(trained))
     return figure
 
 
@@ -113,12 +112,13 @@ def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
     if number == "train_accuracy":
         axis.set_ylim(top=1.02)
-    if number in _LOGARITHMIC:
+    if number in _LOGARITHMIC and any(len(by_epoch(arm, number)[0]) for arm in arms):
         axis.set_yscale("log")
 
 
 def _legend(figure: Any, axis: Any, arms: int) -> None:
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper left", ncols=min(4, arms), frameon=False)
+    columns = max(1, min(4, arms))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper left", ncols=columns, frameon=False)
 
 
 def by_epoch(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:

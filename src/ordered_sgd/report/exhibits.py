@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.errors import RecordError
+from ordered_sgd.errors import ArgumentError, RecordError
 from ordered_sgd.experiments.compare import RunAll, compare
 from ordered_sgd.experiments.exported import read_csv
 from ordered_sgd.experiments.recipes import Exhibit
@@ -21,7 +21,7 @@ from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
 from ordered_sgd.report.marked import fill, markdown_table
 from ordered_sgd.report.overview import NOTES, numbered, overview
 from ordered_sgd.report.reproduce import found, table
-from ordered_sgd.report.reruns import reruns
+from ordered_sgd.report.reruns import rerun_notes, reruns
 from ordered_sgd.report.tracker import chosen_by
 from ordered_sgd.report.tried import NOTES as TRIED
 from ordered_sgd.report.tried import TITLE as NOT_AS_PRINTED
@@ -70,7 +70,7 @@ def sections(
             results = reproduce(one.shown().rows, run_all, trials=one.trials)
             asked.append((one, results))
             parts.append(_reproduced(one, results, artifact))
-        except RecordError as error:
+        except (RecordError, ArgumentError) as error:  # a request of another version may hold what is refused now
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
     counted = overview(asked)
     if len(counted) > 1:
@@ -84,7 +84,7 @@ def sections(
         parts.append(Section(NOT_AS_PRINTED, in_sentences(missed), as_table(missed), notes=TRIED))
     lines = reruns([(one, result) for one, results in asked for result in results])
     if lines:
-        parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=_RERUNS))
+        parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=rerun_notes(lines)))
     return parts
 
 
@@ -95,13 +95,10 @@ def results_sections(exported: Path) -> list[Section]:
     return sections(requests, partial(among, runs))
 
 
-_RERUNS = ("Test errors of the last epoch; the reruns of Semeion have 10 seeds (LeNet 3), the others one.",)
-
-
 def _title(request: Mapping[str, Any]) -> str:
     if request["command"] == "compare":
         spec = ExperimentSpec.from_json(request["base"])
-        return f"Comparison on {spec.data}, {spec.model}"
+        return f"Comparison on {', '.join(dict.fromkeys([spec.data, spec.model]))}"  # a function is both
     return f"{numbered(request['exhibit'])}, protocol {request['protocol']}"
 
 
@@ -122,7 +119,8 @@ def _compared(request: Mapping[str, Any], run_all: RunAll, artifact: ReadArtifac
 
 def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadArtifact) -> Section:
     shown = request.shown()
-    title = f"{numbered(shown.name)}: {shown.title}; protocol {request.how.name}"
+    smaller = ", smaller" if any(one.row.shrunk for one in results) and not shown.compared else ""
+    title = f"{numbered(shown.name)}: {shown.title}; protocol {request.how.name}{smaller}"
     notes = dict.fromkeys(
         [f"{request.trials} seeds.", *shown.notes, *(note for one in results for note in one.row.notes)]
     )
@@ -155,7 +153,8 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
     """The sections as a Markdown document, without figures."""
     lines = [f"# {heading}", "", "Generated from records by `osgd report --markdown`; do not edit.", ""]
     for part in parts:
-        lines += [f"## {part.title}", "", *_body(part), ""]
+        if part.found or part.rows:  # else it is all figures
+            lines += [f"## {part.title}", "", *_body(part), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

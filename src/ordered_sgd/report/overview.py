@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced, Request
-from ordered_sgd.report.compare import never_ordered
-from ordered_sgd.report.reproduce import at_best_rates, judged
+from ordered_sgd.report.compare import judged, never_ordered
+from ordered_sgd.report.reproduce import at_best_rates
 
 NOTES = (
-    "A line counts problems: better and worse when a 95 % interval of the difference, paired over seeds, leaves out "
-    "zero. Of so many comparisons some do so by chance.",
+    "A line counts rows, and of best rates problems: better and worse when a 95 % interval of the difference, paired "
+    "over seeds, leaves out zero. Of so many comparisons some do so by chance.",
     "random: as many samples, drawn at random. Rows in which q never moved are left out, and so are labels made wrong.",
 )
 _NUMBERS = ("test_error", "train_accuracy")  # that are counted; times and losses are not
 _WORDS = ("better than", "not clearly different from", "worse than")
+_DIVERGED = "not to be compared with"
 
 
 def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict[str, str]]:
@@ -29,9 +30,10 @@ def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict
             if not never_ordered(ordered):
                 line = counts.setdefault((name, against), Counter())
                 line[judged(ordered, other, shown.number)] += 1
+    words = [*_WORDS, *([_DIVERGED] if any(_DIVERGED in line for line in counts.values()) else [])]
     return [
         {"exhibit, protocol": name, "ordered against": against}
-        | {word.rpartition(" ")[0]: str(line[word]) for word in _WORDS}
+        | {word.rpartition(" ")[0]: str(line[word]) for word in words}
         for (name, against), line in counts.items()
     ]
 

@@ -1,20 +1,32 @@
 """The paper's numbers beside ours, and a plain verdict on every row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ordered_sgd.experiments.compare import Arm, Difference, paired
+from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.recipes import Exhibit
 from ordered_sgd.experiments.reproduce import Reproduced
-from ordered_sgd.report.compare import against_first, comparison_table, in_words, interval, never_ordered, spread
+from ordered_sgd.report.compare import (
+    against_first,
+    comparable,
+    comparison_table,
+    difference,
+    ends_grid,
+    in_points,
+    interval,
+    judged,
+    never_ordered,
+    spread,
+    values_of,
+)
 
 
 def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
     """What an exhibit says, in sentences."""
     if shown.compared:
-        return [f"{one.row.id}: {sentence}" for one in results for sentence in _by_engine(one.arms)]
+        return [f"{_name(one)}: {sentence}" for one in results for sentence in _by_engine(one.arms)]
     if shown.along:
         return _along(results, shown)
     if shown.crossed:
@@ -57,10 +69,10 @@ def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
                 "method": arm.name,
                 "paper": None if printed is None else printed.mean,
                 "paper_std": None if printed is None else printed.std,
-                "last": _finite(np.mean(last)),
-                "last_std": _finite(np.std(last)),
-                "best": _finite(np.mean(best)),
-                "best_std": _finite(np.std(best)),
+                "last": _finite(np.mean, last),
+                "last_std": _finite(np.std, last),
+                "best": _finite(np.mean, best),
+                "best_std": _finite(np.std, best),
                 "seeds": len(arm.runs),
                 "diverged": arm.diverged,
                 "shrunk": one.row.shrunk,
@@ -69,37 +81,19 @@ def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
     return rows
 
 
-def values_of(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:
-    """A number by seed, of the last epoch and of the best one: seconds as means over epochs, accuracies in percent."""
-    if number == "seconds":
-        mean = arm.total("seconds") / np.array([len(run.rows) for run in arm.runs])
-        return mean, mean
-    if number == "train_accuracy":  # the best is the largest
-        curves = [[100 * (row.train_accuracy or 0.0) for row in run.rows] for run in arm.runs]
-        return np.array([curve[-1] for curve in curves]), np.array([max(curve) for curve in curves])
-    return arm.last(number), arm.best(number)
-
-
 def verdict(one: Reproduced, number: str) -> str:
     """What the row says: the direction, whether it is clear, and how far the means are from the printed ones."""
     plain, ordered = one.arms[0], one.arms[1]
-    ours = values_of(ordered, number)[0], values_of(plain, number)[0]
-    difference = paired(*ours)
     unit = {"seconds": "s per epoch", "train_accuracy": "points of accuracy"}.get(number, "points of error")
-    numbers = f"{difference.mean:+.2f} ± {difference.half:.2f} {unit}, {difference.seeds} seeds"
+    numbers = in_points(ordered, plain, unit, number)
     text = f"{one.row.id}: {ordered.name} is {judged(ordered, plain, number)} {plain.name} ({numbers})"
     if never_ordered(ordered):
         text += ", and is the same training: q never moved"
     if number == "train_accuracy":
-        more, fewer = (int((sign * (ours[0] - ours[1]) > 1e-6).sum()) for sign in (1, -1))
-        text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(ours[0]) - more - fewer}"
+        gained = values_of(ordered, number)[0] - values_of(plain, number)[0]
+        more, fewer = (int((sign * gained > 1e-6).sum()) for sign in (1, -1))
+        text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(gained) - more - fewer}"
     return f"{text}{_beside_paper(one, number)}{f' [{one.row.shrunk}]' if one.row.shrunk else ''}."
-
-
-def judged(arm: Arm, other: Arm, number: str) -> str:
-    """What the paired difference of two arms allows to say; of accuracies the larger is the better."""
-    one, two = (values_of(which, number)[0] for which in (arm, other))
-    return in_words(paired(two, one) if number == "train_accuracy" else paired(one, two))
 
 
 class BesidePaper(NamedTuple):
@@ -128,7 +122,8 @@ def beside_paper(one: Reproduced, number: str, *, best: bool) -> BesidePaper:
 
 def _beside_paper(one: Reproduced, number: str) -> str:
     """The last epoch beside the printed numbers, in words."""
-    if any(arm.name not in one.row.printed for arm in one.arms[:2]) or number == "seconds":
+    printed = all(arm.name in one.row.printed for arm in one.arms[:2])
+    if not printed or not comparable(*one.arms[:2]) or number == "seconds":
         return ""
     found = beside_paper(one, number, best=False)
     near = [
@@ -140,37 +135,38 @@ def _beside_paper(one: Reproduced, number: str) -> str:
     return f"; {'same' if found.same_direction else 'not the same'} direction as the paper{distance}"
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _finite(how: Callable[[np.ndarray], Any], values: np.ndarray) -> float | None:
+    """A statistic of the seeds that did not diverge."""
+    finite = values[np.isfinite(values)]
+    return float(how(finite)) if len(finite) else None
 
 
 def _lines(one: Reproduced, number: str) -> list[dict[str, str]]:
-    """The cells of a row, a line for each arm."""
-    lines = []
-    for cell in cells(one, number):
-        note = f" [{cell['shrunk']}]" if cell["shrunk"] else ""
-        lines.append(
-            {
-                "row": cell["row"],
-                "method": cell["method"],
-                "paper": "" if cell["paper"] is None else spread(cell["paper"], cell["paper_std"]),
-                "last epoch": spread(cell["last"], cell["last_std"]) + note,
-                "best epoch": spread(cell["best"], cell["best_std"]) + note,
-            }
-        )
-    return lines
+    """The cells of a row, a line for each arm; a time is a mean over epochs, and has no best one."""
+    epochs = {"s per epoch": "last"} if number == "seconds" else {"last epoch": "last", "best epoch": "best"}
+    note = f" [{one.row.shrunk}]" if one.row.shrunk else ""
+    return [
+        {
+            "row": cell["row"],
+            "method": cell["method"],
+            "paper": "" if cell["paper"] is None else spread(cell["paper"], cell["paper_std"]),
+            **{head: _cell(cell, epoch) + note for head, epoch in epochs.items()},
+        }
+        for cell in cells(one, number)
+    ]
+
+
+def _cell(cell: Mapping[str, Any], epoch: str = "last") -> str:
+    return spread(cell[epoch], cell[f"{epoch}_std"], cell["diverged"], cell["seeds"])
 
 
 def _side_by_side(one: Reproduced, number: str) -> dict[str, str]:
     """A row in one line: every arm, and how much the second differs from the first and from the last, its control."""
-    means = {cell["method"]: spread(cell["last"], cell["last_std"]) for cell in cells(one, number)}
-    plain, ordered, *_, control = (values_of(arm, number)[0] for arm in one.arms)
-    names = [arm.name for arm in one.arms]
+    plain, ordered, *_, control = one.arms
     return {
         "row": _name(one),
-        **means,
-        f"{names[1]} - {names[0]}": _shown(paired(ordered, plain)),
-        f"{names[1]} - {names[-1]}": _shown(paired(ordered, control)),
+        **{cell["method"]: _cell(cell) for cell in cells(one, number)},
+        **{f"{ordered.name} - {other.name}": _shown(ordered, other, number) for other in (plain, control)},
     }
 
 
@@ -178,8 +174,12 @@ def _name(one: Reproduced) -> str:
     return one.row.id + (f" [{one.row.shrunk}]" if one.row.shrunk else "")
 
 
-def _shown(difference: Difference) -> str:
-    return interval(difference.mean, difference.half) if difference.seeds else ""
+def _shown(arm: Arm, other: Arm, number: str) -> str:
+    """The difference of two arms; nothing where one of them diverged."""
+    if not comparable(arm, other):
+        return ""
+    found = difference(arm, other, number)
+    return interval(found.mean, found.half)
 
 
 def at_best_rates(results: Sequence[Reproduced], number: str) -> dict[str, tuple[Arm, Arm]]:
@@ -196,13 +196,14 @@ def at_best_rates(results: Sequence[Reproduced], number: str) -> dict[str, tuple
 
 def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
     """A sentence for every problem of a grid of rates."""
-    sentences = []
-    for name, (ordered, plain) in at_best_rates(results, number).items():
-        difference = paired(ordered.last(number), plain.last(number))
-        rates = [arm.runs[0].spec.lr for arm in (ordered, plain)]
+    sentences, shrunk = [], results[0].row.shrunk
+    for name, pair in at_best_rates(results, number).items():
+        ordered, plain = pair
+        rates = [f"{arm.runs[0].spec.lr:g}{' (the last that was tried)' if ends_grid(arm) else ''}" for arm in pair]
         sentences.append(
-            f"{name}: ordered at its best rate, {rates[0]:g}, is {in_words(difference)} plain at its best, "
-            f"{rates[1]:g} ({_shown(difference)} points of error; both rates picked on the test set)."
+            f"{name}: ordered at its best rate, {rates[0]}, is {judged(ordered, plain, number)} plain at its best, "
+            f"{rates[1]} ({in_points(ordered, plain, 'points of error', number)}; both rates picked on the test set)"
+            f"{f' [{shrunk}]' if shrunk else ''}."
         )
     return sentences
 
@@ -211,8 +212,7 @@ def _by_arm(results: Sequence[Reproduced], shown: Exhibit) -> list[dict[str, str
     """A line for each arm, a column for each row."""
     columns = [(f"{shown.along} {_at(one, shown)}", cells(one, shown.number)) for one in results]
     return [
-        {"method": arm.name}
-        | {head: spread(column[number]["last"], column[number]["last_std"]) for head, column in columns}
+        {"method": arm.name} | {head: _cell(column[number]) for head, column in columns}
         for number, arm in enumerate(results[0].arms)
     ]
 
@@ -227,10 +227,9 @@ def _along(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
     for number, arm in enumerate(results[0].arms[1:], 1):
         parts = []
         for one in results:
-            first, other = (values_of(one.arms[i], shown.number)[0] for i in (0, number))
-            difference = paired(other, first)
-            clear = " (clear)" if difference.clear else ""
-            parts.append(f"{_shown(difference)}{clear} at {_at(one, shown)}")
+            other, first = one.arms[number], one.arms[0]
+            clear = " (clear)" if judged(other, first, shown.number) in ("better than", "worse than") else ""
+            parts.append(f"{_shown(other, first, shown.number) or 'diverged'}{clear} at {_at(one, shown)}")
         words = f"in points of error by {shown.along}: {', '.join(parts)}"
         sentences.append(f"{arm.name} - {results[0].arms[0].name}, {words}.")
     return sentences

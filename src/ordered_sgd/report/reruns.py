@@ -10,16 +10,33 @@ from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.reproduce import Reproduced, Request
 from ordered_sgd.report.compare import spread
 
+_WHOLE = "whole-training"
+_SHOWN = ("table1", "ablation", _WHOLE)
+
 
 def reruns(reproduced: Sequence[tuple[Request, Reproduced]]) -> list[dict[str, str]]:
-    """A line for each arm of a row that was rerun elsewhere, whole and in the scripts' protocol: errors, q by epoch."""
+    """A line for each arm of a row that was rerun elsewhere, in the scripts' protocol: errors, q by epoch.
+
+    Whole rows, and whole trainings, which are shorter and say so.
+    """
     return [
         _line(one, arm, method)
         for request, one in reproduced
-        if request.protocol == "authors-code" and not request.switches and request.exhibit in ("table1", "ablation")
-        if one.row.id in RERUN_ERRORS and not one.row.shrunk
+        if request.protocol == "authors-code" and not request.switches and request.exhibit in _SHOWN
+        if one.row.id in RERUN_ERRORS and (request.exhibit == _WHOLE or not one.row.shrunk)
         for method, arm in zip(("plain", "ordered"), one.arms, strict=False)
     ]
+
+
+def rerun_notes(lines: Sequence[dict[str, str]]) -> tuple[str, ...]:
+    """What is to be known of the lines, and which reruns have none."""
+    missing = sorted(name for name in RERUN_ERRORS if not any(line["row"].startswith(name) for line in lines))
+    return (
+        "Test errors of the last epoch; the reruns of Semeion have 10 seeds (LeNet 3), the others one.",
+        "In whole trainings accuracy is counted while training, in the scripts by a pass after the epoch: it is higher "
+        "there, and q moves sooner.",
+        *([f"Not compared, because the row was not run whole: {', '.join(missing)}."] if missing else []),
+    )
 
 
 def _line(one: Reproduced, arm: Arm, method: str) -> dict[str, str]:

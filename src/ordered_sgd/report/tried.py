@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ordered_sgd.experiments.reproduce import Reproduced, Request
-from ordered_sgd.report.compare import spread
-from ordered_sgd.report.reproduce import beside_paper, values_of
+from ordered_sgd.report.compare import spread, values_of
+from ordered_sgd.report.reproduce import beside_paper
 
 TITLE = "Rows that do not come out as printed, and what was tried"
 NOTES = (

@@ -87,7 +87,7 @@ def test_the_list_has_every_row_with_its_runs_and_work() -> None:
 
 
 def test_figure_2_is_sent_to_its_own_command() -> None:
-    with pytest.raises(ArgumentError, match="exhibit: name must be one of"):
+    with pytest.raises(ArgumentError, match="needs no training: run osgd gamma --figure2"):
         exhibit("figure2")
 
 

@@ -1,3 +1,4 @@
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_a_misspelt_switch_or_preset_is_named() -> None:
         preset("papers")
 
 
-def test_a_switch_that_is_no_value_is_refused_by_the_spec() -> None:
-    with pytest.raises(ArgumentError, match="accuracy must be one of"):
-        base("mnist", "lenet", preset("paper", accuracy="never"))
+@pytest.mark.parametrize(
+    ("switch", "rule"),
+    [
+        ({"accuracy": "never"}, "accuracy must be one of epoch, pass, clean; got 'never'. The paper's is pass."),
+        ({"hinge": "abc"}, "hinge must be one of sum, mean; got 'abc'."),
+        ({"hidden_rule": "false"}, "hidden_rule must be True or False; got 'false'."),
+        ({"lenet_hidden": True}, "lenet_hidden must be an int of at least 1; got True."),
+        ({"lenet_dropout": 1.0}, "lenet_dropout must be a share in [0, 1); got 1.0."),
+    ],
+    ids=str,
+)
+def test_a_switch_with_a_value_of_another_kind_is_refused_before_a_run_is_built(
+    switch: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"preset: {rule}")):
+        preset("paper", **switch)

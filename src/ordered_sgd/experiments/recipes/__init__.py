@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ordered_sgd.errors import check_choice
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.experiments.recipes import figures, tables
 from ordered_sgd.experiments.recipes.ablation import ablation
 from ordered_sgd.experiments.recipes.engines import batchnorm, memory, whole_training
@@ -64,7 +64,10 @@ def exhibit(name: str, protocol: Protocol = PAPER) -> Exhibit:
     >>> row.id, list(row.arms), row.printed["sgd"], row.place
     ('semeion-logistic', ['sgd', 'ordered'], Printed(mean=10.76, std=0.35), 'Table 1, row 1')
     """
-    check_choice("exhibit", "name", name, tuple(EXHIBITS), "Figure 2 needs no training: run osgd gamma.")
+    if name == "figure2":  # the nearest name would be another figure
+        rule, remedy = "be a table or a figure that is trained", "Figure 2 needs no training: run osgd gamma --figure2"
+        raise ArgumentError(message("exhibit", "name", rule, repr(name), remedy))
+    check_choice("exhibit", "name", name, tuple(EXHIBITS), "See them all: osgd reproduce --list")
     return EXHIBITS[name](protocol)
 
 

@@ -12,7 +12,7 @@ WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
 WHOLE_EPOCHS = 12
 CANDIDATES = 16  # with dropout the largest losses are a matter of chance, and fewer than hold the recall may do
 OTHER_RATES = (0.03, 0.1)  # of SGD, beside the given one: a larger step alone may explain what is gained
-BATCHNORM_EPOCHS, BATCHNORM_WIDTH = 8, 0.125
+BATCHNORM_EPOCHS, BATCHNORM_WIDTH, BATCHNORM_SAMPLES = 8, 0.125, 10_000  # one file of the five
 _ONLINE = "Training accuracy is counted while training: there is no second pass over the data."
 _CLOCK = (
     "Time is that of the processor in training steps, with one thread; on a machine that does nothing else it is the "
@@ -69,7 +69,7 @@ def memory(protocol: Protocol) -> Exhibit:
 def batchnorm(protocol: Protocol) -> Exhibit:
     """What the engines' treatments of BatchNorm do to the error, on CIFAR-10."""
     full = base("cifar10", "preact-resnet18", protocol).but(accuracy="epoch", hidden_rule=False, counts=False, lr=0.05)
-    spec, shrunk = shrink(full, epochs=BATCHNORM_EPOCHS, width=BATCHNORM_WIDTH)
+    spec, shrunk = shrink(full, epochs=BATCHNORM_EPOCHS, width=BATCHNORM_WIDTH, train_size=BATCHNORM_SAMPLES)
     spec = spec.but(drops=(7,), rule="LinearDecay", rule_options=(("end", 0.25), ("epochs", BATCHNORM_EPOCHS)))
     engines = {
         "dense": spec.but(engine="dense"),

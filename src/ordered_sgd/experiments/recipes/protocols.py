@@ -7,9 +7,9 @@ last epoch.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
-from ordered_sgd.errors import check_choice
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.experiments.spec import ExperimentSpec, Loss, Options
 
 
@@ -72,10 +72,26 @@ def preset(name: str, **switches: Any) -> Protocol:
     'paper, hidden_rule=True'
     """
     check_choice("preset", "name", name, tuple(PROTOCOLS))
-    for switch in switches:
+    for switch, value in switches.items():
         check_choice("preset", "switch", switch, SWITCHES)
+        _check_value(switch, value)
     turned = ", ".join([name, *(f"{switch}={value}" for switch, value in switches.items())])
     return replace(PROTOCOLS[name], **switches, name=turned)
+
+
+def _check_value(switch: str, value: Any) -> None:
+    """Refuse a value that would run as another one, or fail only when a model is built."""
+    kind, remedy = get_type_hints(Protocol)[switch], f"The paper's is {getattr(PAPER, switch)}."
+    if choices := get_args(kind):
+        check_choice("preset", switch, value, choices, remedy)
+        return
+    rule, holds = {
+        bool: ("be True or False", isinstance(value, bool)),
+        int: ("be an int of at least 1", type(value) is int and value >= 1),
+        float: ("be a share in [0, 1)", type(value) in (int, float) and 0 <= value < 1),
+    }[kind]
+    if not holds:
+        raise ArgumentError(message("preset", switch, rule, repr(value), remedy))
 
 
 def base(data: str, model: str, protocol: Protocol, *, augmented: bool = False) -> ExperimentSpec:
