@@ -33,8 +33,8 @@ def rerun_notes(lines: Sequence[dict[str, str]]) -> tuple[str, ...]:
     missing = sorted(name for name in RERUN_ERRORS if not any(line["row"].startswith(name) for line in lines))
     return (
         "Test errors of the last epoch; the reruns of Semeion have 10 seeds (LeNet 3), the others one.",
-        "In whole trainings accuracy is counted while training, in the scripts by a pass after the epoch, when the network "
-        "is better: q may move sooner there.",
+        "In whole trainings accuracy is counted while training, in the scripts by a pass after the epoch, when the "
+        "network is better: q may move sooner there.",
         *([f"Not compared, because the row was not run whole: {', '.join(missing)}."] if missing else []),
     )
 
