@@ -241,6 +241,15 @@ def test_outputs_that_broadcast_against_targets_are_named_with_both_shapes() -> 
             loss_fn(torch.randn(8, 1, requires_grad=True), torch.randn(8))
 
 
+def test_a_criterion_that_brings_targets_to_the_shape_of_its_outputs_is_taken() -> None:
+    def binary(outputs: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(outputs, y[:, None].float(), reduction="none")
+
+    outputs, y = torch.randn(32, 1, requires_grad=True), torch.randint(0, 2, (32,))
+    expected = binary(outputs, y).flatten().sort().values[-8:].mean()
+    torch.testing.assert_close(OrderedLoss(binary, q=8)(outputs, y), expected)
+
+
 def test_an_epoch_cannot_end_twice_and_named_arguments_are_counted() -> None:
     loss_fn = OrderedLoss(CE, rule=AccuracyRule())
     logits = torch.eye(8, requires_grad=True)

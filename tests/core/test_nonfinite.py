@@ -185,3 +185,80 @@ def test_a_bad_batch_leaves_running_statistics_alone(
     x[5] = math.inf
     step(x, y)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_the_answers_of_a_batch_that_is_skipped_do_not_count(deferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if deferred:
+        monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
+    model = network()
+    step = OrderedStep(model, CE, sgd(model, fused=True), rule=AccuracyRule(), nonfinite="skip")
+    x, y = batch()
+    step(x, y)
+    for position in range(4):
+        bad = x.clone()
+        bad[position] = math.nan
+        step(bad, y)
+    adaptive = step.loss._adaptive
+    assert adaptive._counted is not None
+    assert int(adaptive._counted) == 32
+
+
+class Drifting(nn.Module):
+    """Has a buffer that its forward pass changes, in one of three ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("table", torch.arange(6.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        new = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        if self.how == "replaced":
+            self.mean = new
+        elif self.how == "by .data":
+            self.mean.data.copy_(new)
+        else:
+            self.mean.copy_(new)
+        return x + 0.1 * new.detach()
+
+
+@pytest.mark.parametrize("how", ["in place", "by .data", "replaced"])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_buffer_that_changes_in_any_way_is_put_back(how: str, steps: int) -> None:
+    model = nn.Sequential(Drifting(how), nn.Linear(6, 4))
+    step = OrderedStep(model, CE, sgd(model), q=4, nonfinite="skip", engine="dense")
+    for _ in range(steps):
+        step(*batch())
+    before = model[0].mean.clone()
+    x, y = batch()
+    x[3] = math.nan
+    step(x, y)
+    assert torch.equal(model[0].mean, before)
+    step(*batch())
+    assert not torch.equal(model[0].mean, before)
+
+
+@pytest.mark.parametrize("how", ["in place", "by .data", "replaced"])
+def test_a_buffer_is_updated_once_by_micro_batches(how: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Drifting(how), nn.Linear(6, 4))
+    step = OrderedStep(model, CE, sgd(model), q=4)
+    expected = torch.zeros(6)
+    for _ in range(3):
+        (x1, y1), (x2, y2) = batch(8), batch(8)
+        step([(x1, y1), (x2, y2)])
+        for x in (x1, x2):
+            expected = 0.9 * expected + 0.1 * x.mean(0)
+        torch.testing.assert_close(model[0].mean, expected)
+
+
+def test_running_statistics_that_were_moved_are_put_back() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    step = OrderedStep(model, CE, sgd(model), q=4, nonfinite="skip", engine="dense")
+    model.double()  # other tensors are in their places
+    x, y = batch()
+    step(x.double(), y)
+    step(x.double() * math.nan, y)
+    assert model[1].running_mean.isfinite().all()

@@ -14,6 +14,7 @@ from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, Ordered
 from ordered_sgd.core.checks import count_correct, ignore_index
 from ordered_sgd.core.selection import _top_rows_numpy, _top_rows_torch, top_rows
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from ordered_sgd.rules import Rule
 
 CE = nn.CrossEntropyLoss(reduction="none")
 
@@ -305,6 +306,17 @@ def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:
     loss_fn(torch.randn(4, 3, requires_grad=True), torch.full((4,), -100))
     with pytest.raises(ArgumentError, match="accuracy must be given"):
         loss_fn.end_epoch()
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])
+def test_groups_of_which_nothing_is_valid_are_zero_for_every_rule(rule: Rule) -> None:
+    loss_fn = OrderedLoss(CE, rule=rule, unit="group")
+    outputs = torch.randn(4, 3, requires_grad=True)
+    for _ in range(2):  # as the first batch, and after one with groups
+        found = loss_fn(outputs, torch.full((4,), -100), ids=torch.arange(4))
+        found.backward()
+        assert found.item() == 0
+        loss_fn(outputs, torch.zeros(4).long(), ids=torch.arange(4))
 
 
 def test_nothing_valid_is_zero_in_eval_mode_and_mixed_too() -> None:

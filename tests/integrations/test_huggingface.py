@@ -229,3 +229,13 @@ def test_tuples_are_outputs_too(leaf: Any) -> None:
     loss_func, logits = leaf.OrderedLossFunc("sequence", q=1), torch.randn(4, 3, requires_grad=True)
     labels = torch.tensor([0, 1, 2, 0])
     assert torch.equal(loss_func((logits,), labels), F.cross_entropy(logits, labels, reduction="none").max())
+
+
+def test_another_model_starts_from_the_first_q(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    rows = parts.rows_for("sequence", n=32)
+    loss = leaf.OrderedLossFunc("sequence", rule=Falling())
+    trainer = parts.fit(parts.model_for("sequence"), rows, tmp_path, compute_loss_func=loss, epochs=2)
+    ended, epoch = loss.loss_fn.q, loss.loss_fn.epoch
+    trainer.model_init = lambda: parts.model_for("sequence")  # as a search for hyperparameters does
+    trainer.train()
+    assert (loss.loss_fn.q, loss.loss_fn.epoch) == (ended, epoch)

@@ -19,7 +19,7 @@ def check_returned(losses: Any, args: tuple[Any, ...], kwargs: dict[str, Any], w
     remedy = 'Build it with reduction="none".'
     if isinstance(losses, Tensor) and losses.dim() == 0:
         raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, "a scalar", remedy))
-    if isinstance(losses, Tensor) and losses.dim() == 2 and _broadcast(args):
+    if isinstance(losses, Tensor) and losses.dim() == 2 and losses.shape[1] != 1 and _broadcast(args):
         got = f"shape {tuple(losses.shape)} from {tuple(args[0].shape)} and {tuple(args[1].shape)}"
         advice = "Give outputs and targets the same shape."
         raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, got, advice))
@@ -78,19 +78,24 @@ def _broadcast(args: tuple[Any, ...]) -> bool:
     return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
 
 
+def countable(outputs: Any, target: Any, like: Tensor) -> bool:
+    """Whether right answers can be counted: integer targets (s, ...) for outputs (s, C, ...), one for each loss."""
+    if not (isinstance(outputs, Tensor) and isinstance(target, Tensor)) or outputs.dim() < 2 or outputs.shape[1] < 2:
+        return False
+    if outputs.shape[:1] + outputs.shape[2:] != target.shape or target.shape != like.shape:
+        return False  # a mean over a sequence has fewer losses than answers
+    return not target.is_floating_point() and target.dtype != torch.bool
+
+
 def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None, each: bool = False) -> Tensor | None:
     """How many integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
 
     There must be one target for each loss of `like`. With `valid`, of the same shape, only those count. With `each` the
     answer is not a number but which they are.
     """
-    if len(args) != 2 or not all(isinstance(a, Tensor) for a in args):
+    if len(args) != 2 or not countable(*args, like):
         return None
     outputs, target = args
-    countable = outputs.dim() > 1 and outputs.shape[1] > 1 and outputs.shape[:1] + outputs.shape[2:] == target.shape
-    countable = countable and target.shape == like.shape  # a mean over a sequence has fewer losses than answers
-    if not countable or target.is_floating_point() or target.dtype == torch.bool:
-        return None
     if each:
         right_ones: Tensor = outputs.detach().argmax(1) == target
         return right_ones

@@ -160,6 +160,8 @@ class OrderedLoss(nn.Module):
             mine = values.flatten() if units is None else values[units]
             return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=mask is not None)
         s = values.shape[1:].numel() if self.within == "sample" else values.numel()
+        if s == 0:  # every element of every group is masked
+            return mean_of_units(values, units, 1.0, where=self._where)
         if torch.is_grad_enabled():
             self.see(s)
             self._adaptive.observe(
@@ -190,7 +192,7 @@ class OrderedLoss(nn.Module):
             self._adaptive.observe(joined.losses, joined.correct)
         share = self.unit != "sample" and s > 0
         q = resolve_q(self._adaptive.level(s, share=True), s, self._where) if share else None
-        rows = self.choose(joined.losses, q)
+        rows = self.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
         return mean_over_ranks(losses, rows, joined, trim=self._trim_now, mix=self.mix)
 
     def _losses(self, args: tuple[Any, ...], kwargs: dict[str, Any], sample_weight: Tensor | None) -> Tensor:
@@ -253,9 +255,9 @@ class OrderedLoss(nn.Module):
             self._warned = warn_of_small_q(self._where, self._adaptive.q_for(s), s)
         self._adaptive.see(s)
 
-    def observe(self, losses: Tensor, correct: Tensor | None) -> None:
-        """Tell the rule what such a batch showed: its losses, detached, and how many answers were right."""
-        self._adaptive.observe(losses, correct)
+    def observe(self, losses: Tensor, correct: Tensor | None, count: Tensor | None = None) -> None:
+        """Tell the rule what such a batch showed: its losses, detached, and the right answers, of how many."""
+        self._adaptive.observe(losses, correct, count)
 
     def q_for(self, s: int) -> int:
         """How many samples of a batch of s are kept now; asking changes nothing."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.core.checks import count_correct
+from ordered_sgd.core.checks import count_correct, countable
 from ordered_sgd.core.distributed import Joined, join
 from ordered_sgd.core.engines import Computed, Correct, Scored, counted
 from ordered_sgd.core.engines.accumulate import one_pass, samples_in_all, two_passes
@@ -217,7 +217,7 @@ class OrderedStep:
         self.loss.load_state_dict(state["loss"])
         self.steps = state["steps"]
         if state.get("operations") is not None and isinstance(self._engine, AutoEngine):
-            self._engine.decide(state["operations"])  # not anew: the next step must be the one that would have come
+            self._engine.resume(state["operations"])  # not anew: the next step must be the one that would have come
         if self._memory is not None and "memory" in state:
             self._memory.load_state_dict(state["memory"])
         self._verdict = Verdict()  # of a step that has been undone
@@ -252,6 +252,8 @@ class OrderedStep:
         each = self._memory is not None  # which are right, to tell candidates from others
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
             return Scored(losses, count_correct(outputs, y, like=losses, each=each))
+        if not countable(outputs, y, losses):
+            return Scored(losses, None)  # a record would hold the outputs for nothing
         # if somebody asks
         return Scored(losses, partial(count_correct, outputs.detach(), y, like=losses.detach(), each=each))
 
@@ -330,11 +332,19 @@ class OrderedStep:
             count = joined.losses.shape[0]
             return StepRecord(kept.shape[0], count, engine, losses, rows, joined.correct, None, (joined.losses, kept))
         if not skipped:
-            self.loss.observe(losses, counted(correct) if self.loss.counts_answers else None)
+            self._observe(losses, counted(correct) if self.loss.counts_answers else None)
         record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
         if estimate is None:
             return record
         return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=estimate.mean_loss)
+
+    def _observe(self, losses: Tensor, right: Tensor | None) -> None:
+        """Show the batch to the rule; not the answers of one that the device may yet find to be skipped."""
+        count = None
+        if right is not None and self._verdict.bad is not None:
+            fine = 1 - self._verdict.bad
+            right, count = right * fine, losses.shape[0] * fine
+        self.loss.observe(losses, right, count)
 
     def _raise_late(self) -> None:
         """Raise for a loss of the last step that was not finite, once it is known."""

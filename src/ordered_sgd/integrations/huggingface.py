@@ -2,6 +2,7 @@
 
 import base64
 import io
+import weakref
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class OrderedRule(TrainerCallback):
 
     def __init__(self, loss_func: OrderedLossFunc) -> None:
         self.loss_fn = loss_func.loss_fn
+        self._first = self.loss_fn.get_extra_state()
+        self._model: weakref.ref[Any] | None = None  # of the last training
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse what would be passed over without a word."""
@@ -45,10 +48,14 @@ class OrderedRule(TrainerCallback):
             raise ArgumentError(message("OrderedRule", "devices of a process", "be one", devices, remedy))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up what a checkpoint has brought."""
+        """Take up what a checkpoint has brought; without one a new model, as in a search, starts from the first q."""
+        before, model = self._model, kwargs.get("model")
+        self._model = None if model is None else weakref.ref(model)
         if text := state.stateful_callbacks.get(_KEY):
             stored = io.BytesIO(base64.b64decode(text))
             self.loss_fn.set_extra_state(torch.load(stored, weights_only=True))
+        elif before is not None and before() is not model:
+            self.loss_fn.set_extra_state(self._first)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the epoch before, if the checkpoint was written between its last step and its end."""

@@ -3,18 +3,20 @@
 import importlib
 import inspect
 import logging
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from ordered_sgd.core.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.parallel import OneProcess
+from ordered_sgd.core.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.errors import ArgumentError, check_choice, message
 
 log = logging.getLogger("ordered_sgd")
@@ -41,18 +43,24 @@ class AutoEngine:
     ) -> None:
         self.model, self.score = model, score
         self.dense = Dense(model, score, parallel)
+        self._buffers = Buffers(model)
         self._verify_every = verify_every
         self.why = self.dense.parallel.why_not_rows
-        self._channels_last = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+        self._channels_last: bool | None = None if self._convolutions else False  # None: not tried yet
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
+        if self._channels_last is None:
+            self._channels_last = self._runs_channels_last(batch)
         if self._channels_last:
             batch = (_channels_last(batch[0]), *batch[1:])
         if keeps_all or self.dense.parallel.why_not_rows is not None:
             return self.dense(batch, keeps_all, choose, backward)
+        if self._chosen is None and self.operations is not None:
+            self.decide(self.operations)  # as a checkpoint tells
         if self._chosen is not None:
             computed = self._chosen(batch, keeps_all, choose, backward)
             self.why = self._chosen.why or self.why
@@ -64,7 +72,7 @@ class AutoEngine:
 
     def decide(self, operations: int) -> None:
         """Settle on an engine by the floating-point operations of a step."""
-        self.operations = operations
+        self.operations, self.why = operations, self.dense.parallel.why_not_rows
         norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
         if any(isinstance(module, nn.SyncBatchNorm) for module in norms):
             self.why = "SyncBatchNorm in training couples the samples of all ranks"
@@ -81,6 +89,32 @@ class AutoEngine:
         self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
         log.info("engine auto runs rows: %s", self.why or f"{operations:.0e} operations")
 
+    def resume(self, operations: int) -> None:
+        """Decide by what was counted before a checkpoint, in the next step: BatchNorm may not be in training now."""
+        if operations != self.operations:
+            self.operations, self._chosen = operations, None
+
+    def _runs_channels_last(self, batch: Any) -> bool:
+        """Whether the model runs on images laid out channels-last: one that takes a `view` of them may not."""
+        laid_out = _channels_last(batch[0])
+        if all(a is b for a, b in zip(tree_leaves(laid_out), tree_leaves(batch[0]), strict=True)):
+            return True  # nothing to change so far
+        if self.dense.parallel.over_ranks:  # a pass of its own would be one of all ranks: by the weights alone
+            return all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in self._convolutions)
+        device = device_of(self.model)
+        random, saved = random_state(device), self._buffers.save()
+        try:
+            with torch.no_grad():
+                self.score((laid_out, *batch[1:]))
+        except RuntimeError as error:
+            log.info("engine auto leaves images as they are: %s", str(error).splitlines()[0])
+            return False
+        finally:
+            torch.clear_autocast_cache()  # it holds weights that were cast without a graph
+            restore_random_state(random, device)
+            self._buffers.load(saved)
+        return True
+
 
 class _Operations(TorchDispatchMode):
     """Counts the floating-point operations of products and convolutions, where nearly all of them are."""
@@ -91,9 +125,10 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
+        count = flop_registry.get(getattr(func, "_overloadpacket", None))
         if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=result)
+            with suppress(Exception):  # torch's formulas do not know every case, and a count must not cost a step
+                self.total += count(*args, **(kwargs or {}), out_val=result)
         return result
 
 

@@ -179,7 +179,7 @@ class MemoryEngine:
         self._samples = self._losses.shape[0]
         self._candidates.load_state_dict(state["candidates"])
         if state["operations"] is not None:
-            self.inner.decide(state["operations"])
+            self.inner.resume(state["operations"])
 
 
 class Part(NamedTuple):

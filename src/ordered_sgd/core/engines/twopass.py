@@ -262,7 +262,8 @@ class _Again(TorchDispatchMode):
         recorded = next(self.values, None)
         if recorded is None:
             return func(*args, **kwargs)
-        chosen = tree_map(lambda t: _rows_of(t, self.rows, self.s), recorded)
+        asked = _asked(args)
+        chosen = tree_map(lambda t: _rows_of(t, self.rows, self.s, asked), recorded)
         name = str(func)
         if name.startswith("aten.native_dropout"):
             source, p = args[0], args[1]
@@ -273,9 +274,20 @@ class _Again(TorchDispatchMode):
         return chosen
 
 
-def _rows_of(value: Any, rows: Tensor, s: int) -> Any:
-    """The chosen rows of a drawn tensor whose first dimension is the batch, alone or as the outer factor."""
-    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] % s:
+def _asked(args: Any) -> Any:
+    """The shape that a random operator is to fill: that of its first tensor, or its first list of sizes."""
+    sizes = (
+        tuple(a.shape) if isinstance(a, Tensor) else tuple(a) for a in args if isinstance(a, Tensor | list | tuple)
+    )
+    return next(sizes, None)
+
+
+def _rows_of(value: Any, rows: Tensor, s: int, asked: Any) -> Any:
+    """The chosen rows of a drawn tensor whose first dimension is the batch, alone or as the outer factor.
+
+    One that is asked for in its own shape, as a mask of weights is, does not have the batch in it.
+    """
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] % s or tuple(value.shape) == asked:
         return value
     if value.shape[0] == s:
         return value.index_select(0, rows)
@@ -346,8 +358,9 @@ def _first_difference(model: nn.Module, score: Score, batch: Any, rows: Tensor, 
                 hook.remove()
         outputs.append(seen)
     torch.set_rng_state(state)
-    for (module, whole), (_, part) in zip(*outputs, strict=False):
-        comparable = whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
+    for (module, whole), (other, part) in zip(*outputs, strict=False):
+        comparable = module is other and whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
+        comparable = comparable and whole.shape[1:] == part.shape[1:]
         if comparable and not torch.allclose(whole.index_select(0, rows), part, rtol=1e-3, atol=1e-4):
             return f"{type(module).__name__} {names[module]!r}"
     return "the model or the criterion"
