@@ -82,6 +82,18 @@ def test_a_table_of_one_s_own(tmp_path: Path) -> None:
     assert others[0]["cross_entropy"] != rows[0]["cross_entropy"]
 
 
+def test_a_label_of_the_test_set_that_is_put_right_makes_other_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {f"x_{part}": rng.normal(size=(40, 2)).astype(np.float32) for part in ("train", "test")}
+    parts |= {f"y_{part}": np.arange(40) % 2 for part in ("train", "test")}
+    found = []
+    for _ in range(2):
+        np.savez(tmp_path / "own.npz", **parts)
+        found.append(json.loads(run(compare, *SMALL, "--data", "own.npz", "--s", "8", "--json").stdout)[0]["error"])
+        parts["y_test"] = 1 - parts["y_test"]
+    assert found[0] + found[1] == pytest.approx(100)
+
+
 MINE = """
 import numpy as np
 from torch import nn
@@ -97,6 +109,9 @@ def one_class(): return data, nn.Linear(3, 1)
 def pair(): return data, nn.LSTM(3, 2)
 def fails(): raise KeyError("no\\nsuch key")
 def refused(): return from_arrays(x[0], [1]), nn.Linear(3, 2)
+def other_classes(): return (from_arrays(x, [*"abc"] * 33 + ["a"]), from_arrays(x, [*"bc"] * 50)), nn.Linear(3, 3)
+def other_columns(): return (data, from_arrays(x[:, :2], (x[:, 0] > 0).astype(int))), nn.Linear(3, 2)
+def too_few(): return from_arrays(x[:2], [0, 1]), nn.Linear(3, 2)
 """
 
 
@@ -141,6 +156,12 @@ def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
         ("mine_for_a_test:pair", "got an output of type tuple. Let it return a tensor"),
         ("mine_for_a_test:fails", r"must run without an error; got KeyError: .*such key'. Correct it; .*osgd --debug"),
         ("mine_for_a_test:refused", r"x must have shape \(n, features\)"),
+        (
+            "mine_for_a_test:other_classes",
+            r"classes are numbered alike; got 3 classes \(a, b, c\) to train on and 2 classes \(b, c\) to test on",
+        ),
+        ("mine_for_a_test:other_columns", r"must return two sets of samples alike; got shapes \(3,\) and \(2,\)"),
+        ("mine_for_a_test:too_few", "must return samples for a training and a test part; got 2 of 2 classes"),
         ("mine_for_a_test:none", "must name a function that can be imported; got module .* has no attribute 'none'"),
         ("broken_for_a_test:make", "must name a module that can be imported; got SyntaxError: .* Correct it"),
     ],

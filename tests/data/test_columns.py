@@ -68,6 +68,13 @@ def test_files_that_are_no_tables_of_numbers_are_refused(write, text, reason):
         read_csv(write(text), -1)
 
 
+def test_a_target_is_found_in_a_wide_table(write):
+    names = [f"pixel{i}" for i in range(784)]
+    x, y = read_csv(write(",".join([*names, "label"]) + "\n" + ",".join(["1"] * 784 + ["cat"]) + "\n"), "label")
+    assert x.shape == (1, 784)
+    assert list(y) == ["cat"]
+
+
 def test_a_target_that_is_no_column_is_refused_with_the_nearest_name(write):
     path = write("width,kind\n1,a\n2,b\n")
     with pytest.raises(

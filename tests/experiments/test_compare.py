@@ -59,6 +59,11 @@ def test_the_paired_interval_is_student_s() -> None:
     assert Difference(-1.0, 0.5, 4).clear
 
 
+def test_seeds_that_all_give_the_same_tell_nothing() -> None:
+    assert not paired([2.78, 2.78, 2.78], [0.0, 0.0, 0.0]).clear
+    assert not paired([0.1 + 0.2, 0.3], [0.0, 0.0]).clear  # the same to rounding
+
+
 def test_pairs_without_a_number_are_left_out_and_one_seed_tells_nothing() -> None:
     assert paired([1.0, np.nan, 3.0], [0.0, 1.0, 1.0]).seeds == 2
     assert paired([1.0], [0.0]) == Difference(1.0, np.inf, 1)

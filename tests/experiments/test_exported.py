@@ -55,6 +55,7 @@ def test_rows_are_flat_and_unique() -> None:
 def test_fewer_digits_leave_counts_alone(tmp_path: Path) -> None:
     row = read_csv(written(tmp_path / "r.csv", digits=3))[0].rows[0]
     assert row == replace(ROW, seconds=0.333)
+    assert row.lr == ROW.lr  # by which a control is found
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 import torch
 
 from ordered_sgd.data import Dataset
-from ordered_sgd.errors import RecordError
+from ordered_sgd.errors import ArgumentError, RecordError
 from ordered_sgd.experiments import run as running
 from ordered_sgd.experiments.artifacts import SELECTION
 from ordered_sgd.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.experiments.compare import replay_of
 from ordered_sgd.experiments.records import Records
+from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.run import problem_for, run, training_for
 from ordered_sgd.experiments.spec import ExperimentSpec
 from ordered_sgd.experiments.train import Training
@@ -224,6 +227,40 @@ def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path) -> None:
     assert found.finished
     assert found.rows[-1].diverged
     assert len(found.rows) < 4
+
+
+def test_weights_that_overflow_in_the_last_step_of_an_epoch_are_a_divergence(tmp_path: Path) -> None:
+    # one batch an epoch, and a weight decay that multiplies the weights by about -9 in every step
+    spec = SPECS["adam"].but(optimizer="sgd", engine="dense", s=200, lr=1e5, epochs=60, drops=())
+    found = run(spec, Records(tmp_path), data=DATA)
+    assert found.finished
+    assert found.rows[-1].diverged
+    assert 1 < len(found.rows) < 60
+
+
+def test_a_loss_that_is_not_finite_in_the_first_batch_can_be_repeated_by_a_control(tmp_path: Path) -> None:
+    train, test = DATA
+    infinite = replace(train, x=np.full(train.x.shape, np.nan, np.float32))
+    ordered = run(SPECS["adam"], Records(tmp_path), data=(infinite, test))
+    assert [(row.q, row.diverged) for row in ordered.rows] == [(32, True)]
+    control = run(replay_of(ordered), Records(tmp_path), data=(infinite, test))
+    assert [row.diverged for row in control.rows] == [True]
+
+
+def test_a_run_that_starts_anew_forgets_the_epochs_of_other_versions(tmp_path: Path) -> None:
+    records, spec = Records(tmp_path), SPECS["adam"].but(epochs=2)
+    records.begin(spec, on={"torch": "1.0"})
+    records.add(spec, EpochRow(1, 4, 0.5, test_error=99.0))
+    found = run(spec, records, data=DATA)
+    assert found.rows[0].lr == spec.lr
+    assert found.versions["torch"] == torch.__version__
+
+
+def test_a_set_of_one_class_is_refused() -> None:
+    train, test = DATA
+    alone = [replace(part, y=np.zeros(len(part), np.int64), classes=("0",)) for part in (train, test)]
+    with pytest.raises(ArgumentError, match="must hold two classes or more; got '0' alone"):
+        problem_for(SPECS["adam"], (alone[0], alone[1]))
 
 
 def test_sizes_and_held_out_shares() -> None:

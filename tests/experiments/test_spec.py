@@ -63,6 +63,13 @@ def test_a_wrong_spec_gets_one_clear_error(given: dict[str, object], text: str) 
     assert text in str(raised.value)
 
 
+def test_one_sample_and_all_of_them_are_two_runs() -> None:
+    one, everything = ExperimentSpec(q=1), ExperimentSpec(q=1.0)
+    assert one != everything
+    assert len({one, everything, ExperimentSpec(q=1)}) == 2
+    assert [spec.method_name for spec in (one, everything)] == ["ordered q=1", "ordered q=1.0"]
+
+
 def test_a_table_s_name_tells_methods_apart() -> None:
     specs = [ExperimentSpec(method="sgd"), ExperimentSpec(), ExperimentSpec(q=16), ExperimentSpec(q=0.25)]
     specs += [spec.but(optimizer="adam") for spec in specs[:3]]

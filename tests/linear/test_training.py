@@ -10,6 +10,7 @@ from scipy import sparse
 
 from ordered_sgd.core.adaptive import _share_curve
 from ordered_sgd.errors import ArgumentError
+from ordered_sgd.linear import OrderedLogisticRegression
 from ordered_sgd.linear.objective import Objective, State
 from ordered_sgd.linear.training import Patience, Samples, loss_share, rate_of, safe_rate, squared_norms
 
@@ -76,3 +77,15 @@ def test_patience_waits_counts_anew_after_a_gain_and_remembers_the_best() -> Non
 def test_patience_without_a_judge_watches_the_loss() -> None:
     patience, state = Patience(2, 0.0), State.start(np.zeros((1, 1)), np.zeros(1))
     assert [patience(state, loss) for loss in (3.0, 2.0, 2.0, 2.5)] == [False, False, False, True]
+
+
+def test_weights_of_minus_zero_are_zero_and_negative_ones_are_refused() -> None:
+    x, y = np.random.default_rng(0).normal(size=(64, 3)), np.arange(64) % 3
+    weight = np.where(np.arange(64) % 2, 1.0, 0.0)
+    plus, minus = (
+        OrderedLogisticRegression(q=1.0, max_iter=3, batch_size=16, random_state=0).fit(x, y, sample_weight=given)
+        for given in (weight, np.where(weight == 0, -0.0, weight))
+    )
+    assert np.array_equal(plus.coef_, minus.coef_)
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        OrderedLogisticRegression(class_weight={0: -1.0, 1: 1.0, 2: 1.0}).fit(x, y)

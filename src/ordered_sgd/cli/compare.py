@@ -84,6 +84,8 @@ def command(
     data, model, loss = _described(data, model)
     _check_out(out)
     base = ExperimentSpec(data=data, target=target, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine)
+    if engine == "memory":
+        base = base.but(recall=recall)
     base = counted(base)  # of a data set that is here in part
     problem = problem_for(base)
     # what does not fit together is refused before anything is trained
@@ -92,7 +94,7 @@ def command(
         check_model(data, problem.model, next(iter(training.plain)).x[:2], len(problem.train.classes))
     train, test, _ = problem
     if data not in CATALOG:
-        base = base.but(fingerprint=train.fingerprint)
+        base = base.but(fingerprint=problem.fingerprint)
     tuned = data in _TUNED if tune is None else tune
     extra = [base.but(q=q) for q in qs]
     if adam:

@@ -71,7 +71,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
         table.add_column(column.replace("_", " "), justify="right", overflow="fold", no_wrap=column == "run_id")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    console = Console()
+    console = Console(markup=False)  # a note in square brackets is no style
     if not console.is_terminal:
         console.width = _WIDE
     console.print(table)

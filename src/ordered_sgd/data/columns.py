@@ -65,7 +65,8 @@ def read_parquet(path: Path, target: str | int) -> tuple[NDArray[np.float32], ND
 def column_number(path: Path, names: list[str], target: str | int) -> int:
     """The position of the column of labels, given by name or by number, negative from the end."""
     if isinstance(target, str):
-        check_choice(f"load: {path}", "target", target, names[:100], "Name the column of the classes.")
+        if target not in names:  # of a wide table the first are named
+            check_choice(f"load: {path}", "target", target, names[:100], "Name the column of the classes.")
         return names.index(target)
     if not -len(names) <= target < len(names):
         got, remedy = f"{target} of {len(names)}", "Use target=-1 for the last column."

@@ -52,7 +52,8 @@ class Tracked(NamedTuple):
 def pack_tracker(tracker: SelectionTracker, data: Dataset) -> bytes:
     """A tracker of the runs on a data set as the content of an artifact; means of losses are rounded to float32."""
     state = {name: np.asarray(value) for name, value in tracker.state_dict().items()}
-    state |= {name: state[name].astype(np.float32) for name in ("mean", "squares")}
+    with np.errstate(over="ignore"):  # of a run that diverged they may be infinite
+        state |= {name: state[name].astype(np.float32) for name in ("mean", "squares")}
     state |= {"y": data.y.astype(np.int32), "classes": np.array(data.classes), "hardest": tracker.hardest(HARDEST)}
     if data.images:
         state["images"] = data.x[state["hardest"]]

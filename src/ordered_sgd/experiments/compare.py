@@ -62,8 +62,8 @@ class Difference(NamedTuple):
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return abs(self.mean) > self.half
+        """Whether the interval leaves out zero; one of no width, as of seeds that change nothing, tells nothing."""
+        return abs(self.mean) > self.half > 1e-9 * abs(self.mean)
 
 
 def paired(one: ArrayLike, other: ArrayLike, level: float = LEVEL) -> Difference:

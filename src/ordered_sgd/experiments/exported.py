@@ -38,7 +38,8 @@ def flat_rows(runs: Iterable[Run], digits: int | None = None) -> Iterator[dict[s
         }
         versions = json.dumps(run.versions, sort_keys=True)
         for row in run.rows:
-            yield {**head, **{name: _short(getattr(row, name), digits) for name in NUMBERS}, "versions": versions}
+            numbers = {name: _short(getattr(row, name), digits) for name in NUMBERS}
+            yield {**head, **numbers, "lr": row.lr, "versions": versions}  # controls are found by the rates
 
 
 def _short(value: Any, digits: int | None) -> Any:

@@ -12,6 +12,7 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.experiments.evaluate import Scores, scores_of
 from ordered_sgd.experiments.plan import rule_for
 from ordered_sgd.experiments.train import Training
+from ordered_sgd.models.linear import LinearModel
 from ordered_sgd.order import epoch_batches
 
 KERNELS = "kernels"  # the engine of a spec that asks for them
@@ -29,9 +30,9 @@ class LinearTraining(Training):
         from ordered_sgd.linear.objective import Objective, State
 
         super().__post_init__()
-        spec, layer = self.spec, getattr(self.model, "classifier", None)
+        spec = self.spec
         plain = spec.optimizer == "sgd" and not spec.nesterov and spec.augment == "none" and not spec.trim
-        if not (plain and self.baseline is None and isinstance(layer, torch.nn.Linear) and spec.loss in _LOSSES):
+        if not (plain and self.baseline is None and isinstance(self.model, LinearModel) and spec.loss in _LOSSES):
             got = f"{spec.model}, {spec.method}, {spec.loss}, {spec.optimizer}, augmentation {spec.augment}"
             got += f", trim {spec.trim:g}"
             rule = "train a linear model by plain SGD without augmentation and trim"
@@ -49,6 +50,7 @@ class LinearTraining(Training):
             momentum=spec.momentum,
             input_scale=1 / 255 if as_stored else 1.0,
         )
+        layer = self.model.classifier
         self.state = State.start(layer.weight.detach().numpy(), layer.bias.detach().numpy())
         layer.weight.data = torch.from_numpy(
             self.state.coef
@@ -87,7 +89,7 @@ class LinearTraining(Training):
         if self.tracker is not None:
             self.tracker.update(order, done.losses, np.flatnonzero(done.kept))
         self.engine = KERNELS
-        yield None
+        yield from ()  # no checkpoint here: it would be of weights of this epoch, which would be trained once more
 
     def _scores(self, source: BatchSource) -> Scores:
         if source not in self._kept:

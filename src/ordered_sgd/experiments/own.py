@@ -1,5 +1,6 @@
 """A user's own data set and model, from a function of theirs named ``package.module:function``."""
 
+import hashlib
 import importlib
 import os
 import sys
@@ -24,6 +25,11 @@ class Problem(NamedTuple):
     train: Dataset
     test: Dataset
     model: nn.Module | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with either set."""
+        return hashlib.sha256((self.train.fingerprint + self.test.fingerprint).encode()).hexdigest()[:12]
 
 
 def is_function(name: str) -> bool:
@@ -54,11 +60,37 @@ def own_problem(name: str, *, seed: int) -> Problem:
         raise ArgumentError(message("own_problem", name, rule, type(returned).__name__, remedy))
     data, model = returned
     if isinstance(data, Dataset):
-        tested = held_out(data.y, stratify=bool(data.classes), seed=seed)
-        data = data.take((~tested).nonzero()[0]), replace(data.take(tested.nonzero()[0]), split="test")
+        data = _parts(name, data, seed)
     if not (isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Dataset) for part in data)):
         raise ArgumentError(message("own_problem", name, rule, f"({type(data).__name__}, model)", remedy))
-    return Problem(*data, model)
+    problem = Problem(*data, model)
+    _check_alike(name, problem.train, problem.test)
+    return problem
+
+
+def _parts(name: str, data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    tested = held_out(data.y, stratify=bool(data.classes), seed=seed)
+    if not tested.any() or tested.all():
+        rule, remedy = "return samples for a training and a test part", "Return more of them, or a pair (train, test)."
+        got = f"{len(tested)} of {len(data.classes) or 'no'} classes"
+        raise ArgumentError(message("own_problem", name, rule, got, remedy))
+    return data.take((~tested).nonzero()[0]), replace(data.take(tested.nonzero()[0]), split="test")
+
+
+def _check_alike(name: str, train: Dataset, test: Dataset) -> None:
+    """Refuse a pair in which a label, or a column, is not the same in both."""
+    if train.classes != test.classes:
+        rule = "return two sets whose classes are numbered alike"
+        got = f"{_some(train.classes)} to train on and {_some(test.classes)} to test on"
+        remedy = "Pass class numbers and classes= to from_arrays, the same for both."
+        raise ArgumentError(message("own_problem", name, rule, got, remedy))
+    if train.x.shape[1:] != test.x.shape[1:]:
+        got, remedy = f"shapes {train.x.shape[1:]} and {test.x.shape[1:]}", "Prepare both in the same way."
+        raise ArgumentError(message("own_problem", name, "return two sets of samples alike", got, remedy))
+
+
+def _some(classes: tuple[str, ...]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:3])}{', ...' if len(classes) > 3 else ''})"
 
 
 def check_model(name: str, model: nn.Module, x: Tensor, classes: int) -> None:

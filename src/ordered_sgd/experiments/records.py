@@ -173,13 +173,13 @@ class Records:
         self.checkpoint(spec).unlink(missing_ok=True)
 
     def take(self, runs: Iterable[Run]) -> int:
-        """Record runs that were made elsewhere, and say how many were new; one that is here stays as it is."""
+        """Record runs that are over and were made elsewhere, and say how many were new; what is here stays as it is."""
         here = {run.spec for run in self.runs()}
-        new = [run for run in runs if run.spec not in here]
+        new = [run for run in runs if run.finished and run.spec not in here]
         with self._open() as database:
             for run in new:
-                head = (run.spec.run_id, run.spec.to_json(), json.dumps(run.versions), run.finished)
-                database.execute("INSERT INTO runs (run_id, spec, versions, finished) VALUES (?, ?, ?, ?)", head)
+                head = (run.spec.run_id, run.spec.to_json(), json.dumps(run.versions))
+                database.execute("INSERT INTO runs (run_id, spec, versions, finished) VALUES (?, ?, ?, 1)", head)
                 rows = [(run.spec.run_id, row.epoch, json.dumps(asdict(row))) for row in run.rows]
                 database.executemany("INSERT INTO epochs VALUES (?, ?, ?)", rows)
         return len(new)

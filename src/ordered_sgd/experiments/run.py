@@ -87,6 +87,7 @@ class Began(NamedTuple):
     """A run starts or goes on, with these versions of what its numbers may depend on."""
 
     versions: dict[str, str]
+    first: bool  # from its beginning: what is recorded of it may be of other versions, and is forgotten
 
 
 class Ended(NamedTuple):
@@ -113,7 +114,7 @@ def events(
     training = training_for(spec, problem_for(spec, data))
     if checkpoint is not None:
         _resume(training, checkpoint, recorded=recorded)
-    yield Began(versions())
+    yield Began(versions(), first=training.epoch == 1)
     saved = time.monotonic()
     for row in training.epochs():
         if row is not None:
@@ -128,7 +129,7 @@ def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = 
     """Record an event of a run; an epoch that is recorded already stays as it is."""
     match event:
         case Began():
-            records.begin(spec, again=again, on=event.versions)
+            records.begin(spec, again=again or event.first, on=event.versions)
         case EpochRow():
             records.add(spec, event)
         case Ended():
@@ -165,9 +166,10 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
     if train.partial and (spec.train_size is None or spec.train_size > len(train)):
         remedy = f"Run: osgd data fetch {spec.data}, or ask for what is here: --train-size {len(train)}"
         raise ArgumentError(message("problem_for", spec.data, "be whole", f"all but {train.missing}", remedy))
-    if not train.classes:
+    if len(train.classes) < 2:
+        got = f"{train.classes[0]!r} alone" if train.classes else "numbers to be predicted"
         remedy = "Give it a column of classes with --target."
-        raise ArgumentError(message("problem_for", str(train.label), "hold classes", "numbers to be predicted", remedy))
+        raise ArgumentError(message("problem_for", str(train.label), "hold two classes or more", got, remedy))
     if spec.train_size is not None and spec.train_size < len(train):
         train = train.take(np.random.default_rng(0).permutation(len(train))[: spec.train_size])
     if spec.validation > 0:

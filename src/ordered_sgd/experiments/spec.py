@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from ordered_sgd.data.protocol import KINDS, Kind
@@ -20,7 +21,7 @@ ACCURACIES = ("epoch", "pass", "clean")
 Options = tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExperimentSpec:
     """What is trained, on what, and how; nothing that a result depends on stands elsewhere.
 
@@ -151,13 +152,23 @@ class ExperimentSpec:
             remedy = "Replay a run of the same length."
             raise ArgumentError(message(where, "path", f"have {self.epochs} epochs", len(self.path), remedy))
 
+    def __eq__(self, other: object) -> bool:  # by what is written: q=1 is not q=1.0
+        return isinstance(other, ExperimentSpec) and self._written == other._written
+
+    def __hash__(self) -> int:
+        return hash(self._written)
+
     @property
     def run_id(self) -> str:
         """A short name that no other spec has."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        return hashlib.sha256(self._written.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
         """The spec as one line of JSON, in which only what differs from the defaults is written."""
+        return self._written
+
+    @cached_property
+    def _written(self) -> str:
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {name: value for name, value in shown.items() if value != _DEFAULTS[name]}
         return json.dumps(changed, sort_keys=True)
@@ -183,7 +194,7 @@ class ExperimentSpec:
         if self.optimizer == "adam":
             words = ["adam"] if self.method == "sgd" else [self.method, "adam"]
         if self.q is not None and self.method == "ordered":
-            words.append(f"q={self.q:g}")
+            words.append(f"q={self.q!r}" if self.q == 1 else f"q={self.q:g}")  # 1 keeps one sample, 1.0 all
         if self.engine == "memory" and self.method == "ordered":
             words.append("memory")
             if self.candidates is not None:

@@ -76,15 +76,15 @@ class Training:
     def epochs(self) -> Iterator[EpochRow | None]:
         """A row after every epoch, and None after every batch, when a checkpoint may be taken.
 
-        A loss that is not finite ends the run with a row that says so.
+        A loss that is not finite, or a score after the last step, ends the run with a row that says so.
         """
         while self.epoch <= self.spec.epochs:
             try:
                 yield from self._batches()
+                row = self._finish()
             except NonFiniteLossError:
-                yield EpochRow(self.epoch, self.step.q or 0, self._rate(), diverged=True)
+                yield EpochRow(self.epoch, self.step.q or self.source.s, self._rate(), diverged=True)
                 return
-            row = self._finish()
             self.epoch, self.sums = self.epoch + 1, {}
             yield row
 
@@ -131,9 +131,11 @@ class Training:
         if not spec.timed or self.epoch == spec.epochs or (accuracy is None and judges):
             train = self._scores(self.plain)
             accuracy = 1 - train.error / 100 if accuracy is None else accuracy
+        test = self._scores(self.test)
+        if not np.isfinite(test.scores).all():
+            raise NonFiniteLossError  # in the last step, whose losses nobody took
         self.step.end_epoch(accuracy)
         self.decayed = self.decayed or (spec.hidden_rule and accuracy is not None and accuracy >= HIDDEN_RULE_FROM)
-        test = self._scores(self.test)
         return epoch_row(
             self.epoch,
             q=q,

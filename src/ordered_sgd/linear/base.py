@@ -140,7 +140,10 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if not (partial and hasattr(self, "_history")):
             self._history, self._rng = History(), _generator(self.random_state)
         dtype = state.memory.dtype
-        samples = Samples(_plain(X), np.ascontiguousarray(y, dtype), np.ascontiguousarray(weight, dtype))
+        if weight.min() < 0:
+            raise ValueError(f"Sample weights times class weights must not be negative, got {weight.min():g}.")
+        weight = np.ascontiguousarray(weight + 0.0, dtype)  # -0.0 becomes 0.0: kernels order losses by their bits
+        samples = Samples(_plain(X), np.ascontiguousarray(y, dtype), weight)
         patience = None if partial or self.tol is None else Patience(self.n_iter_no_change, self.tol)
         if self.early_stopping:
             samples, patience = self._hold_out(samples, stratify=stratify)

@@ -225,6 +225,15 @@ def spread(mean: float | None, std: float | None, diverged: int = 0, seeds: int 
     return f"{shown}, {diverged} of {seeds} diverged" if diverged else shown
 
 
+def spread_of(values: np.ndarray) -> str:
+    """The mean of seeds with its standard deviation; NaN is one that diverged.
+
+    >>> spread_of(np.array([8.0, 8.1, np.nan]))
+    '8.05 (0.05), 1 of 3 diverged'
+    """
+    return spread(_plain(_mean(values)), _plain(_std(values)), int(np.isnan(values).sum()), len(values))
+
+
 def interval(mean: float | None, half: float | None) -> str:
     """A difference with half the width of its interval; nothing where there is none.
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ordered_sgd.experiments.compare import Arm
 from ordered_sgd.experiments.recipes.published import RERUN_ERRORS, RERUN_Q
 from ordered_sgd.experiments.records import Run
 from ordered_sgd.experiments.reproduce import Reproduced, Request
-from ordered_sgd.report.compare import spread
+from ordered_sgd.report.compare import spread_of
 
 _WHOLE = "whole-training"
 _SHOWN = ("table1", "ablation", _WHOLE)
@@ -41,13 +39,12 @@ def rerun_notes(lines: Sequence[dict[str, str]]) -> tuple[str, ...]:
 
 def _line(one: Reproduced, arm: Arm, method: str) -> dict[str, str]:
     plain, ordered = RERUN_ERRORS[one.row.id]
-    last = arm.last("test_error")
     paths = method == "ordered"
     return {
         "row": one.row.id + (f" [{one.row.shrunk}]" if one.row.shrunk else ""),
         "method": arm.name,
         "reruns": f"{plain if method == 'plain' else ordered:.2f}",
-        "ours": spread(float(np.mean(last)), float(np.std(last))),
+        "ours": spread_of(arm.last("test_error")),
         "q by epoch, reruns": RERUN_Q.get(one.row.id, "") if paths else "",
         "q by epoch, ours, seed 0": q_by_epoch(arm.runs[0]) if paths else "",
     }

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from ordered_sgd.experiments.reproduce import Reproduced, Request
-from ordered_sgd.report.compare import spread, values_of
+from ordered_sgd.report.compare import spread, spread_of, values_of
 from ordered_sgd.report.reproduce import beside_paper
 
 TITLE = "Rows that do not come out as printed, and what was tried"
@@ -72,7 +70,7 @@ def _cells(one: Reproduced) -> Iterator[tuple[str, str]]:
         beside, of = beside_paper(one, "test_error", best=best), "" if not best else f", {epoch}"
         for method, arm, near in zip(("plain", "ordered"), one.arms, beside.near, strict=False):
             values = values_of(arm, "test_error")[best]
-            cell = spread(float(np.mean(values)), float(np.std(values)))
+            cell = spread_of(values)
             yield method + of, cell if near in (True, None) else f"{cell} ✗"
         yield f"direction{of}", "same" if beside.same_direction else "other ✗"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from ordered_sgd.errors import RecordError, message
 from ordered_sgd.experiments.records import Records, Run
 from ordered_sgd.experiments.row import EpochRow
 from ordered_sgd.experiments.spec import ExperimentSpec
@@ -58,7 +59,11 @@ class Backend(ABC):
         if left:
             self.carry_out(left)
         self._ran.update(left)
-        return [found for spec in wanted if (found := self.records.get(spec)) is not None]
+        found = [run for spec in wanted if (run := self.records.get(spec)) is not None]
+        if len(found) < len(wanted):
+            rule, got = "keep a run until it is over", f"{len(wanted) - len(found)} that were removed meanwhile"
+            raise RecordError(message("records", str(self.records.path), rule, got, "Run the command again."))
+        return found
 
     @abstractmethod
     def carry_out(self, specs: Sequence[ExperimentSpec]) -> None:

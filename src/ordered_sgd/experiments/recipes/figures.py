@@ -39,7 +39,7 @@ def figure1(protocol: Protocol) -> Exhibit:
     """
     rows = tuple(_plane_row(panel, title) for panel, title in _PANELS.items())
     notes = (
-        "The points are read from the published picture.",
+        "The points are drawn by the seed; their places, spreads and radii are read from the published picture.",
         f"Neither epochs nor rate are stated: {FIGURE1_EPOCHS} epochs at 0.01, without a drop. Plain SGD is still "
         "improving then: with twice as many it gets all points of (a) right as well.",
     )
