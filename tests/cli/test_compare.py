@@ -112,6 +112,16 @@ def refused(): return from_arrays(x[0], [1]), nn.Linear(3, 2)
 def other_classes(): return (from_arrays(x, [*"abc"] * 33 + ["a"]), from_arrays(x, [*"bc"] * 50)), nn.Linear(3, 3)
 def other_columns(): return (data, from_arrays(x[:, :2], (x[:, 0] > 0).astype(int))), nn.Linear(3, 2)
 def too_few(): return from_arrays(x[:2], [0, 1]), nn.Linear(3, 2)
+
+class Viewed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.classifier = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 2)
+    def forward(self, x):
+        return self.classifier(self.convolution(x).relu().view(len(x), -1))
+
+images = np.random.default_rng(0).integers(0, 256, size=(100, 3, 8, 8), dtype="uint8")
+def viewed(): return from_arrays(images, np.arange(100) % 2), Viewed()
 """
 
 
@@ -142,6 +152,12 @@ def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
     done = CliRunner().invoke(compare, [*SMALL, "--data", "mine_for_a_test:wrong"])
     assert isinstance(done.exception, ArgumentError)
     assert "must return (data, model); got int" in str(done.exception)
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_network_of_one_s_own_that_takes_a_view_of_its_convolution() -> None:
+    rows = json.loads(run(compare, *SMALL, "--data", "mine_for_a_test:viewed", "--s", "16", "--json").stdout)
+    assert [row["diverged"] for row in rows] == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("_mine")

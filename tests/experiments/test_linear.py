@@ -88,11 +88,7 @@ def test_the_control_keeps_as_many_at_random(tmp_path: Path) -> None:
         {"trim": 0.1},
         {"method": "infobatch"},
         {"model": "figure1c", "data": "figure1c", "loss": "binary"},
-        {
-            "model": "preact-resnet18",
-            "data": "semeion",
-            "model_options": (("width", 0.125),),
-        },  # its last layer is linear
+        {"model": "preact-resnet18", "model_options": (("width", 0.125),)},  # its last layer is linear
     ],
 )
 def test_what_the_kernels_cannot_train_is_refused(change: dict[str, Any]) -> None:

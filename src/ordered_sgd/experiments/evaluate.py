@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ordered_sgd.core.criteria import multiclass_hinge
+from ordered_sgd.core.engines.choose import convolves_channels_last
 from ordered_sgd.data.source import Batch
 from ordered_sgd.experiments.spec import Loss
 
@@ -30,8 +31,8 @@ class Scores(NamedTuple):
 
 
 def batches(source: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
-    """The batches of a source, with images laid out channels-last where the model convolves: faster on a CPU."""
-    convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    """The batches of a source, with images laid out channels-last if the model's convolutions are: faster on a CPU."""
+    convolves = convolves_channels_last(model)
     for x, y, indices in source:
         yield Batch(x.to(memory_format=torch.channels_last) if convolves and x.dim() == 4 else x, y, indices)
 

@@ -87,7 +87,7 @@ class Began(NamedTuple):
     """A run starts or goes on, with these versions of what its numbers may depend on."""
 
     versions: dict[str, str]
-    first: bool  # from its beginning: what is recorded of it may be of other versions, and is forgotten
+    first: bool  # in its first epoch
 
 
 class Ended(NamedTuple):
@@ -129,7 +129,10 @@ def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = 
     """Record an event of a run; an epoch that is recorded already stays as it is."""
     match event:
         case Began():
-            records.begin(spec, again=again or event.first, on=event.versions)
+            known = records.get(spec)
+            stale = known is not None and not known.finished and known.versions != event.versions
+            # a run of several versions goes on, but does not keep epochs that are trained anew
+            records.begin(spec, again=again or (stale and event.first), on=event.versions)
         case EpochRow():
             records.add(spec, event)
         case Ended():

@@ -132,7 +132,7 @@ class Training:
             train = self._scores(self.plain)
             accuracy = 1 - train.error / 100 if accuracy is None else accuracy
         test = self._scores(self.test)
-        if not np.isfinite(test.scores).all():
+        if not (np.isfinite(test.scores).all() and np.isfinite(test.losses).all()):
             raise NonFiniteLossError  # in the last step, whose losses nobody took
         self.step.end_epoch(accuracy)
         self.decayed = self.decayed or (spec.hidden_rule and accuracy is not None and accuracy >= HIDDEN_RULE_FROM)

@@ -3,7 +3,8 @@
 import importlib
 import inspect
 import logging
-from contextlib import suppress
+import sys
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -43,11 +44,10 @@ class AutoEngine:
     ) -> None:
         self.model, self.score = model, score
         self.dense = Dense(model, score, parallel)
-        self._buffers = Buffers(model)
         self._verify_every = verify_every
         self.why = self.dense.parallel.why_not_rows
-        self._convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-        self._channels_last: bool | None = None if self._convolutions else False  # None: not tried yet
+        convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._channels_last: bool | None = None if convolves else False  # None: not tried yet
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
 
@@ -100,11 +100,13 @@ class AutoEngine:
         if all(a is b for a, b in zip(tree_leaves(laid_out), tree_leaves(batch[0]), strict=True)):
             return True  # nothing to change so far
         if self.dense.parallel.over_ranks:  # a pass of its own would be one of all ranks: by the weights alone
-            return all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in self._convolutions)
-        device = device_of(self.model)
-        random, saved = random_state(device), self._buffers.save()
+            return convolves_channels_last(self.model)
+        device, buffers = device_of(self.model), Buffers(self.model)
+        random, saved = random_state(device), buffers.save()
+        # what the user compiled is not compiled for this one pass
+        eagerly = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), eagerly:
                 self.score((laid_out, *batch[1:]))
         except RuntimeError as error:
             log.info("engine auto leaves images as they are: %s", str(error).splitlines()[0])
@@ -112,7 +114,7 @@ class AutoEngine:
         finally:
             torch.clear_autocast_cache()  # it holds weights that were cast without a graph
             restore_random_state(random, device)
-            self._buffers.load(saved)
+            buffers.load(saved)
         return True
 
 
@@ -130,6 +132,18 @@ class _Operations(TorchDispatchMode):
             with suppress(Exception):  # torch's formulas do not know every case, and a count must not cost a step
                 self.total += count(*args, **(kwargs or {}), out_val=result)
         return result
+
+
+def convolves_channels_last(model: nn.Module) -> bool:
+    """Whether the model has convolutions, and the weights of all of them are laid out channels-last.
+
+    >>> model = nn.Conv2d(1, 4, 3)
+    >>> convolves_channels_last(model), convolves_channels_last(model.to(memory_format=torch.channels_last))
+    (False, True)
+    """
+    # is_contiguous(memory_format=...) would say so of a single channel in either layout
+    strides = [module.weight.stride(1) for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return bool(strides) and set(strides) == {1}
 
 
 def _channels_last(x: Any) -> Any:

@@ -72,6 +72,7 @@ class Buffers:
                 if buffer.device.type != "cpu" or not torch.equal(buffer, value):
                     buffer.copy_(value)
             self._seen[module, name] = buffer, buffer._version  # this change was ours
+        self._all = []
 
     def _learn(self) -> None:
         """Note which buffers have changed since they were last looked at."""
