@@ -90,13 +90,15 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
     places = follow(forward, symbol)
     lenient = _refuse_coupling(forward, backward, symbol, batchnorm=batchnorm)
     by_name = {node.name: node for node in forward.graph.nodes}
+    same_as = _aliases(inputs, by_name)
+    read = {same for node, same in zip(inputs, same_as, strict=True) if _is_read(node)}  # by itself, or as its twin
     arguments: list[Rows | str | None] = []
-    for node in inputs:
+    for node, same in zip(inputs, same_as, strict=True):
         value = node.meta["val"]
         if isinstance(value, Tensor):
             known = places.get(by_name.get(node.name, node))
             place = _place(value, symbol, known, node.name)
-            arguments.append(place and replace(place, read=_is_read(node)))
+            arguments.append(place and replace(place, read=same in read))
         elif isinstance(value, torch.SymInt) and symbol in _expr(value).free_symbols:
             if symbol in sympy.simplify(_expr(value) / symbol).free_symbols:
                 raise NoPlanError(f"the size {_expr(value)} does not scale with the batch")
@@ -112,7 +114,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
     ]
     return Plan(
         arguments=arguments,
-        same_as=_aliases(inputs, by_name),
+        same_as=same_as,
         tangents=tangents,
         results=results,
         symbols=_symbols(inputs, symbol),
