@@ -105,7 +105,7 @@ def main() -> None:
         parser.error("start it with torchrun: torchrun --nproc-per-node 2 examples/02_distributed.py")
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # one for each process of this machine
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=arguments.timeout))

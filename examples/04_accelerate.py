@@ -10,6 +10,7 @@ On several processes: torchrun --nproc-per-node 2 examples/04_accelerate.py
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -38,7 +39,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     shared = DataLoaderConfiguration(split_batches=True)  # each process takes its part of a batch of S
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), dataloader_config=shared)
+    without_gpus = torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # one for each process
+    accelerator = Accelerator(cpu=without_gpus, dataloader_config=shared)
 
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)

@@ -47,3 +47,33 @@ def test_full_batch_statistics_are_closer_to_the_one_liner_than_those_of_the_sub
         print(f"q = {q}: " + ", ".join(f"{name} {value:.3f}" for name, value in means.items()))
         assert means["rows"] > means["twopass"]
         assert means["rows"] > least
+
+
+class Mixed(nn.Module):
+    """BatchNorm, and samples that are mixed with others: a coupling that no treatment of BatchNorm looks after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.body(x)).relu()
+        scores: Tensor = self.head(0.7 * hidden + 0.3 * hidden.roll(1, 0))
+        return scores
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_coupling_beside_batchnorm_is_found_and_run_densely() -> None:
+    torch.manual_seed(0)
+    model, twin = Mixed(), Mixed()
+    twin.load_state_dict(model.state_dict())
+    x, y = torch.randn(16, 6), torch.randint(4, (16,))
+    step = OrderedStep(
+        model, CRITERION, torch.optim.SGD(model.parameters(), lr=0.0), q=5, engine="rows", batchnorm="full-batch"
+    )
+    with pytest.warns(UserWarning, match="samples must not influence each other for engine rows"):
+        record = step(x, y)
+    assert record.engine == "dense"
+    OrderedStep(twin, CRITERION, torch.optim.SGD(twin.parameters(), lr=0.0), q=5, engine="dense")(x, y)
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)

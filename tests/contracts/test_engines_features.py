@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ordered_sgd import OrderedStep, StepRecord
+from ordered_sgd.models import LeNet
 from tests.contracts.engine_cases import CASES
 from tests.contracts.engine_cases_common import CE, Batch, Case, Model, classes, floats, stack
 from tests.contracts.engine_checks import (
@@ -427,3 +428,14 @@ def test_the_data_parallel_wrapper_sees_its_gradients(engine: str, tmp_path: Any
             assert record.engine == engine or step.why
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("engine", ["rows", "twopass"])
+def test_what_bfloat16_rounds_is_not_taken_for_a_coupling(engine: Any) -> None:
+    torch.manual_seed(0)
+    model = LeNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=8, engine=engine)
+    with torch.autocast("cpu", torch.bfloat16):
+        record = step(torch.randn(64, 1, 28, 28), torch.randint(10, (64,)))
+    assert (record.engine, step.why) == (engine, None)

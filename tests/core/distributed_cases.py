@@ -114,4 +114,6 @@ RUNS = [
     Run("room_is_learnt"),
     Run("sharded_state"),
     Run("remembered_by_rank"),
+    Run("each_rank_by_itself", ("twopass",)),
+    Run("each_rank_by_itself", ("rows",), "slow"),
 ]  # fmt: skip

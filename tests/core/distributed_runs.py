@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.core import distributed
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
-from tests.contracts.engine_checks import quiet
+from tests.contracts.engine_checks import Listed, quiet
 from tests.core.distributed_parts import CE, ddp, gradient_of, network, part, relative_error
 
 WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {"ddp": ddp, "fsdp": fully_shard}
@@ -400,3 +400,39 @@ def remembered_by_rank() -> dict[str, Any]:
         error = max(error, relative_error(weights(model), weights(alone)))
     known = step.state_dict()["memory"]["losses"].isfinite().nonzero().squeeze(1)
     return {"error": error, "scored": scored, "own shard": bool((known % ranks == rank).all()), "known": len(known)}
+
+
+class Shifted(nn.Module):
+    """A buffer that DistributedDataParallel sends around before each pass through it, and a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.ones(6))
+        self.network = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.network(x + self.shift)
+        return scores
+
+
+def each_rank_by_itself(engine: Any) -> dict[str, Any]:
+    """Without a group: ranks keep other numbers of samples, so that engines look at the model in other steps."""
+    rank, ranks, s = dist.get_rank(), dist.get_world_size(), 12
+    torch.manual_seed(0)
+    alone = Shifted()
+    model = ddp(copy.deepcopy(alone))
+    step = OrderedStep(model, CE, sgd(model), rule=Listed([s, s, 3, 3, 2, 2, 2][rank:]), engine=engine)
+    optimizer, engines, error = sgd(alone), [], 0.0
+    for number in range(6):
+        x, y = (t.float() if t.is_floating_point() else t for t in batch(number, s * ranks))
+        own = torch.arange(rank * s, rank * s + s)
+        record = step(x[own], y[own])
+        engines.append(record.engine)
+        step.end_epoch()
+        chosen: list[Any] = [None] * ranks
+        dist.all_gather_object(chosen, own[record.rows])
+        optimizer.zero_grad()
+        torch.stack([CE(alone(x[rows]), y[rows]).mean() for rows in chosen]).mean().backward()
+        optimizer.step()
+        error = max(error, relative_error(weights(model), weights(alone)))
+    return {"error": error, "engines": engines}

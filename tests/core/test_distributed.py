@@ -126,6 +126,7 @@ CHECKS: dict[str, Any] = {
     "room_is_learnt": lambda found, ranks: equal(found) and found[0] == [4, 4, 6, 6, 6],
     "sharded_state": lambda found, ranks: equal(found),
     "remembered_by_rank": remembered_alone,
+    "each_rank_by_itself": lambda found, ranks: exact(found, ranks) and all(r["engines"][-1] != "dense" for r in found),
 }
 
 
@@ -162,9 +163,17 @@ def test_every_rank_keeps_its_share_of_the_largest_with_ties_by_rank_and_index(
 @given(st.integers(0, 9), st.integers(0, 9))
 def test_a_message_holds_the_head_and_as_many_losses_as_there_is_room_for(s: int, room: int) -> None:
     sent = _packed(torch.arange(1.0, s + 1), torch.tensor(3), room)
-    assert sent[:HEAD].tolist() == [s, 3]
+    assert sent[:HEAD].tolist() == [0, s, 0, 3]
     assert sent[HEAD:].tolist() == [*range(1, min(s, room) + 1), *[0] * max(0, room - s)]
-    assert _packed(torch.zeros(s), None, 0).tolist() == [s, -1]
+    assert _packed(torch.zeros(s), None, 0).tolist() == [0, s, -1, 0]
+
+
+def test_a_message_tells_more_losses_than_float32_can_count() -> None:
+    for n in (2**24 + 1, 2**24 + 3):
+        found = unpack(_packed(torch.empty(0).expand(0), torch.tensor(n), 0)[None], 0)
+        assert found.correct == n
+        head = _packed(torch.ones(1).expand(n), None, 0)
+        assert unpack(head[None], 0).sizes == (n,)
 
 
 @pytest.mark.parametrize("wrong", ["world", -100, object()])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd.core import distributed
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from tests.core.distributed_parts import CE, ddp, network
 from tests.core.step_parts import batch, sgd
@@ -119,3 +120,11 @@ def test_the_wrapper_has_its_module_back_after_an_error(world: Any) -> None:
         step(torch.zeros(4, 7), torch.zeros(4).long())
     assert model.module is inner
     assert step(*batch()).q == 4
+
+
+def test_a_loss_scale_past_float16_leaves_the_others_without_a_gradient() -> None:
+    losses = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float16, requires_grad=True)
+    joined = distributed.Joined(losses.detach().float(), (3,), 0, None)
+    (2.0**16 * distributed.mean_over_ranks(losses, torch.tensor([1]), joined)).backward()
+    assert losses.grad is not None
+    assert losses.grad.tolist() == [0.0, float("inf"), 0.0]  # and not NaN, which is 0 times infinity

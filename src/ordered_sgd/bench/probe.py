@@ -73,6 +73,7 @@ def probe(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
     call = subjects.calls[row]
     _warm_libraries(subjects)
     first = [_seconds(call) for _ in range(_FIRST)]
+    subjects.warm()
     steady: list[float] = []
     peak = peak_bytes(lambda: steady.extend(_seconds(call) for _ in range(_STEADY)))
     extra = sum(first) - _FIRST * statistics.median(steady)

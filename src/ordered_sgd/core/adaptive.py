@@ -35,7 +35,7 @@ class AdaptiveQ:
         self.s = 0
         self.epoch = 0
         self._last: Observed | None = None
-        self._accuracies: list[float] = []  # of every epoch that ended here
+        self._accuracies: list[float] = []  # of every epoch that ended
         self._forget_epoch()
 
     def _forget_epoch(self) -> None:
@@ -153,7 +153,8 @@ class AdaptiveQ:
             share = self._last.loss_share
             last = [self._last.epoch, self._last.accuracy, None if share is None else list(share)]
         sums = [self._correct, self._counted, self._curve, self._weight]
-        return {"q": self.q, "s": self.s, "epoch": self.epoch, "began": self._began, "last": last, "sums": sums}
+        numbers = {"q": self.q, "s": self.s, "epoch": self.epoch, "began": self._began}
+        return {**numbers, "last": last, "sums": sums, "accuracies": list(self._accuracies)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
@@ -161,6 +162,7 @@ class AdaptiveQ:
         self.q = state["q"] if self.fixed is None or self.s == 0 else resolve_q(self.fixed, self.s, self.where)
         self._last = None if state["last"] is None else Observed(*state["last"])
         self._correct, self._counted, self._curve, self._weight = state["sums"]
+        self._accuracies = list(state.get("accuracies", []))
 
 
 def _add(total: Tensor | None, new: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from ordered_sgd.errors import ArgumentError, message
 # How many losses a rank sends: the most that a rank of the group has had so far. All ranks learn it from the same
 # messages, so that they agree about the size of the next one without asking.
 _ROOM: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
-HEAD = 2  # numbers before the losses: how many there are, and how many answers are right (-1: not counted)
+HEAD = 4  # numbers before the losses: how many there are, and how many answers are right (-1: not counted), two each
+_DIGIT = 2**20  # float32 does not tell 2**24 from its neighbour
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,12 @@ def join(
 
 def unpack(received: Tensor, rank: int) -> Joined:
     """The losses of all ranks, out of what each has sent, one row each; `rank` is this one."""
-    sizes, answers = received[:, :HEAD].long().t().tolist()
+    head = received[:, :HEAD].long()
+    counts = _DIGIT * head[:, ::2] + head[:, 1::2]
+    sizes, answers = counts.t().tolist()
     losses = received[:, HEAD:]
     if min(sizes) < losses.shape[1]:
-        losses = losses[torch.arange(losses.shape[1], device=received.device) < received[:, :1]]
+        losses = losses[torch.arange(losses.shape[1], device=received.device) < counts[:, :1]]
     total = None if min(answers) < 0 else torch.tensor(sum(answers), device=received.device)
     return Joined(losses.flatten(), tuple(sizes), rank, total)
 
@@ -118,7 +121,7 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> Any:
         (weights,) = ctx.saved_tensors
-        return weights * gradient[0].to(weights.dtype), None, None
+        return (widen(weights) * gradient[0]).to(weights.dtype), None, None  # a scale may be past float16
 
 
 def check_group(group: Any, where: str) -> "dist.ProcessGroup":
@@ -139,8 +142,11 @@ def numbers_of_all(numbers: list[float], group: "dist.ProcessGroup", device: tor
 def _packed(values: Tensor, correct: Tensor | None, room: int) -> Tensor:
     """What a rank sends: its head, and as many of its losses as there is room for."""
     packed = values.new_zeros(HEAD + room)
-    packed[0] = values.shape[0]
-    packed[1] = -1 if correct is None else correct
+    packed[0], packed[1] = divmod(values.shape[0], _DIGIT)
+    if correct is None:
+        packed[2] = -1
+    else:
+        packed[2], packed[3] = correct // _DIGIT, correct % _DIGIT
     packed[HEAD : HEAD + values.shape[0]] = values[:room]
     return packed
 

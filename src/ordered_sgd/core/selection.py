@@ -194,8 +194,15 @@ def widen(values: Tensor) -> Tensor:
 
 def agree(a: Tensor, b: Tensor) -> bool:
     """Whether two computations of the same losses differ by no more than rounding; reads from the device."""
-    tolerance = {torch.float64: 1e-6, torch.float32: 1e-3}.get(a.dtype, 5e-2)
-    return torch.allclose(a.detach().double(), b.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    a, tolerance = widen(a.detach()), rounding(a)
+    return torch.allclose(a, b.to(a.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def rounding(values: Tensor) -> float:
+    """How far two computations of the same values may be apart: by their dtype, or that of an autocast around them."""
+    kind = values.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
+    return {torch.float64: 1e-6, torch.float32: 1e-3}.get(dtype, 5e-2)
 
 
 def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:

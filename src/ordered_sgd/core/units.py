@@ -1,8 +1,9 @@
 """What is ordered: samples, tokens, pixels or groups of them; masked ones never count.
 
 Losses of any shape become units, one value each, of which some may not be valid; then as in Algorithm 1 the q largest
-are kept and their mean is taken. Nothing here waits for an accelerator: there, and while torch.compile traces, the
-units are sorted and counts stay on the device; on the CPU only the valid units are looked at, by partition.
+are kept and their mean is taken. On an accelerator, and while torch.compile traces, the units are sorted and counts
+stay on the device (groups, and masks of floats, are waited for); on the CPU only the valid units are looked at, by
+partition.
 """
 
 import numbers
@@ -198,7 +199,8 @@ def _counts(share: float, count: Tensor) -> Tensor:
     """A count, or a share of each of the counts, rounded down as `ordered_sgd.rules.resolve_q` does."""
     if not isinstance(share, float):
         return torch.full_like(count, min(share, 2**62))
-    return (share * count.double() * (1 + 1e-12)).floor().long()
+    exact = (count.cpu() if count.device.type == "mps" else count).double()  # which MPS does not have
+    return (share * exact * (1 + 1e-12)).floor().long().to(count.device)
 
 
 def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:

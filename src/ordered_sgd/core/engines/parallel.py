@@ -131,6 +131,21 @@ class Replicated(_OverRanks):
             self._wrapper.module = self.model
 
 
+class Apart(Replicated):
+    """A model in DistributedDataParallel whose ranks choose each by itself: they share gradients, and nothing else."""
+
+    over_ranks = False
+    ranks = 1
+
+    def __init__(self, wrapper: nn.parallel.DistributedDataParallel) -> None:
+        super().__init__(wrapper, wrapper.process_group)
+        self.ranks = 1
+
+    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
+        """The numbers of this rank."""
+        return [numbers]
+
+
 class _StandIn(nn.Module):
     """In a wrapper's place for its module: runs a function, and has the module's buffers to be broadcast."""
 
@@ -188,7 +203,7 @@ class Sharded(_OverRanks):
 def parallel(model: nn.Module, group: Any) -> OneProcess:
     """How the model shares its gradients with the ranks of the group; None: with nobody, as far as we know."""
     if group is None:
-        return OneProcess(model)
+        return Apart(model) if isinstance(model, nn.parallel.DistributedDataParallel) else OneProcess(model)
     group = check_group(group, "OrderedStep")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _check_ranks(group, dist.get_process_group_ranks(model.process_group))

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ordered_sgd.core.selection import widen
+
 WINDOW = 32  # batches scored whole that count: the oldest are forgotten, as the model they were scored with is
 FEWEST = 8  # of them before anything is concluded
 
@@ -137,4 +139,4 @@ def wilson(share: Any, n: float, deviations: float) -> tuple[Any, Any]:
 
 def _order(values: Tensor) -> NDArray[np.int64]:
     """Positions from the largest to the smallest, ties by position, as `top_rows` takes them."""
-    return values.double().sort(descending=True, stable=True).indices.cpu().numpy()
+    return widen(values).sort(descending=True, stable=True).indices.cpu().numpy()

@@ -177,7 +177,7 @@ class _BackwardOfRows:
         if rows is None:
             return self.graph(*arguments)
         if plan.reason is None and self._must_check():
-            self._check(arguments, rows)
+            (self._check_order if plan.lenient else self._check)(arguments, rows)
         self.calls += 1
         reason = plan.reason
         if reason is None and self._reaches_others(arguments, rows):
@@ -231,7 +231,7 @@ class _BackwardOfRows:
 
     def _must_check(self) -> bool:
         every = self.engine._verify_every
-        return not self.plan.lenient and (self.calls == 0 or (every > 0 and self.calls % every == 0))
+        return self.calls == 0 or (every > 0 and self.calls % every == 0 and not self.plan.lenient)
 
     def _check(self, arguments: Any, rows: Tensor) -> None:
         """Set the plan's reason if the gradient of the rows is not the dense one on the same saved tensors."""
@@ -246,8 +246,8 @@ class _BackwardOfRows:
             except (RuntimeError, IndexError) as error:
                 plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
                 return
-            error_found, dtype = largest_difference(found, self.graph(*tried))
-            if error_found is not None and error_found > TOLERANCE.get(dtype, 1e-3):
+            error_found = largest_difference(found, self.graph(*tried))
+            if error_found is not None and error_found > TOLERANCE.get(plan.dtype, 1e-3):
                 culprit = first_difference(self, tried, subset)
                 plan.reason = f"samples influence each other in {culprit} (gradients differ by {error_found:.0e})"
                 self.engine._say(plan.reason, warn=True)
@@ -255,6 +255,22 @@ class _BackwardOfRows:
             compared = compared or error_found is not None
         if not compared:
             plan.reason = "the gradient could not be compared: it is not finite"
+
+    def _check_order(self, arguments: Any, rows: Tensor) -> None:
+        """Set the plan's reason if the rows cannot be run, or not in another order: BatchNorm does not care for it."""
+        plan = self.plan
+        s = arguments[plan.batch[0]].shape[plan.batch[1]]
+        tried = _masked(arguments, plan, rows, s)
+        try:
+            error_found = largest_difference(self.of_rows(tried, rows.flip(0)), self.of_rows(tried, rows))
+        except (RuntimeError, IndexError) as error:
+            plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
+            return
+        if error_found is not None and error_found > TOLERANCE.get(plan.dtype, 1e-3):
+            plan.reason = (
+                f"samples influence each other, not by BatchNorm alone (gradients differ by {error_found:.0e})"
+            )
+            self.engine._say(plan.reason, warn=True)
 
 
 def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:

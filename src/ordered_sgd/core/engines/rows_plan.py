@@ -57,6 +57,8 @@ class Plan:
         Why the whole graph must run instead; None when rows will do.
     lenient
         BatchNorm's treatment was asked for by name, so that the gradient cannot equal the dense one.
+    dtype
+        The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
     """
 
     arguments: list[Rows | str | None]
@@ -67,6 +69,7 @@ class Plan:
     batch: tuple[int, int]
     reason: str | None = None
     lenient: bool = False
+    dtype: torch.dtype = torch.float32
 
 
 def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> Plan:
@@ -120,7 +123,13 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         symbols=_symbols(inputs, symbol),
         batch=(tangents[0], 0),
         lenient=lenient,
+        dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
     )
+
+
+def _dtypes(graph: fx.GraphModule) -> set[torch.dtype]:
+    values = (value for node in graph.graph.nodes for value in _tensors(node.meta.get("val")))
+    return {value.dtype for value in values if value.is_floating_point()}
 
 
 def _batch_symbol(tangents: Iterable[fx.Node]) -> sympy.Symbol:
