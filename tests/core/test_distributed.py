@@ -34,7 +34,8 @@ def complaints(results: dict[str, list[Any]], kind: str, ranks: int) -> dict[str
     bad: dict[str, Any] = {}
     for case in CASES:
         for found in results.get(str(case), []):
-            exact = max(found["error"], found["mean error"]) <= 1e-6 and found["rows"]
+            # float32: where gradients nearly cancel rounding reaches 3e-6, and a wrong weight or row is 1e-1
+            exact = max(found["error"], found["mean error"]) <= 1e-5 and found["rows"]
             ran = case.engine in found["engines"] or found["why"] or case.parts or not found["engines"]
             if not exact or not ran:
                 bad[str(case)] = found
