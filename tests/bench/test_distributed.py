@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from ordered_sgd.bench import distributed
 from ordered_sgd.bench.distributed import Constants, constants, measure_message, measure_ranks, predict
 from ordered_sgd.cli.bench import command
+from ordered_sgd.core.distributed import HEAD
 from ordered_sgd.report.distributed_bench import distributed_bench_page, distributed_bench_tables
 
 SECONDS = {"plain": 0.010, "local": 0.011, "global": 0.012, "264": 1e-4, "262144": 3e-4}
@@ -56,7 +57,7 @@ def test_on_two_ranks_a_tree_and_a_ring_are_the_same_and_more_ranks_cost_more() 
     assert found[0].doubling == found[0].ring
     assert [round((row.doubling - row.bytes_received * 1e-9) / 1e-4) for row in found] == [1, 3, 6, 10]
     assert [round((row.ring - row.bytes_received * 1e-9) / 1e-4) for row in found] == [1, 7, 63, 1023]
-    assert [row.bytes_received for row in found] == [4 * 66 * n for n in (1, 7, 63, 1023)]
+    assert [row.bytes_received for row in found] == [4 * (64 + HEAD) * n for n in (1, 7, 63, 1023)]
 
 
 @pytest.mark.usefixtures("_without_measuring")

@@ -57,13 +57,16 @@ def draw_times(arms: Sequence[Arm]) -> Any:
     figure, (curves, bars) = new_figure(2, width=5.2, height=3.4)
     trained = [arm for arm in arms if len(by_epoch(arm, "test_error")[0])]  # an epoch at least, in all seeds
     for position, arm in enumerate(trained):
-        colour = LINES[position % len(LINES)]
+        colour, again = LINES[position % len(LINES)], position >= len(LINES)  # a colour that is used twice is dashed
         seconds = np.cumsum(by_epoch(arm, "cpu_seconds")[0])
         mean, std = by_epoch(arm, "test_error")
-        curves.plot(seconds, mean, color=colour, label=arm.name, linewidth=1.6, marker=".")
-        curves.fill_between(seconds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+        style = {"linestyle": (0, (3, 2)) if again else "-", "linewidth": 1.6}
+        curves.plot(seconds, mean, color=colour, label=arm.name, marker=".", **style)
+        if len(trained) <= len(LINES):  # of more arms bands only hide each other
+            curves.fill_between(seconds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
         total = arm.total("cpu_seconds")
-        bars.barh(position, total.mean(), xerr=total.std(), color=colour, height=0.7)
+        look = {"facecolor": "none", "edgecolor": colour, "hatch": "////"} if again else {"color": colour}
+        bars.barh(position, total.mean(), xerr=total.std(), height=0.7, **look)
     curves.axhline(float(arms[0].last("test_error").mean()), color=LINES[0], linewidth=0.8, linestyle=(0, (4, 3)))
     curves.set(xlabel="seconds of the processor in training steps", ylabel=LABELS["test_error"])
     if trained:
