@@ -14,7 +14,7 @@ RANDOM = made_arm("random", [[9.0, 8.1], [9.0, 8.0], [9.0, 8.3]])
 TUNED = [
     made_arm("sgd at 0.1", [[5.0, 4.0], [5.0, 4.4], [5.0, 4.1]], tuned=True),
     made_arm("ordered at 0.1", [[5.0, 4.2], [5.0, 4.1], [5.0, 4.3]], tuned=True, q=32),
-    made_arm("random at 0.1", [[5.0, 5.2], [5.0, 5.1], [5.0, 5.3]], tuned=True),
+    made_arm("random at 0.1", [[5.0, 5.2], [5.0, 5.1], [5.0, 5.31]], tuned=True),
 ]
 
 

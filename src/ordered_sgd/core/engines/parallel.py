@@ -135,11 +135,11 @@ class Apart(Replicated):
     """A model in DistributedDataParallel whose ranks choose each by itself: they share gradients, and nothing else."""
 
     over_ranks = False
-    ranks = 1
 
     def __init__(self, wrapper: nn.parallel.DistributedDataParallel) -> None:
-        super().__init__(wrapper, wrapper.process_group)
-        self.ranks = 1
+        OneProcess.__init__(self, wrapper.module)  # no group: nothing is asked of the others
+        self._wrapper = wrapper
+        self._passed = False
 
     def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
         """The numbers of this rank."""
