@@ -14,6 +14,8 @@ RESULTS = (
     *(Request("table5", _SEMEION, protocol=protocol) for protocol in PROTOCOLS),
     Request("ablation", protocol=_SCRIPTS),
     Request("whole-training", (), 3, _SCRIPTS),
+    Request("memory", ("mnist-lenet",), 3, _SCRIPTS),
+    Request("memory", ("fashion-mnist-lenet",), 2, _SCRIPTS),
     Request("batchnorm", (), 3, _SCRIPTS),
     Request("label-noise"),
     Request("figure1"),
