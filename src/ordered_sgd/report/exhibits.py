@@ -161,13 +161,12 @@ def markdown(parts: Sequence[Section], heading: str) -> str:
 def filled(page: str, parts: Sequence[Section]) -> tuple[str, dict[str, Any]]:
     """The page with sections between the marks of their exhibits, and their figures by the name of a file."""
     figures: dict[str, Any] = {}
-    for name in dict.fromkeys(part.name for part in parts if part.name and f"<!-- {part.name} -->" in page):
-        own = [part for part in parts if part.name == name]  # its rows may be asked for with other numbers of seeds
-        drawn = [(part.title, figure) for part in own for figure in part.figures.values()]
-        files = [f"{name}{number or ''}" for number in range(len(drawn))]
-        links = [f"![{title}]({file}.svg)" for file, (title, _) in zip(files, drawn, strict=True)]
-        page = fill(page, name, [*("\n".join(_body(part)).strip() for part in own), *links])
-        figures |= {file: figure for file, (_, figure) in zip(files, drawn, strict=True)}
+    for part in parts:
+        if part.name and f"<!-- {part.name} -->" in page:
+            files = {f"{part.name}{number or ''}": figure for number, figure in enumerate(part.figures.values())}
+            links = [f"![{part.title}]({name}.svg)" for name in files]
+            page = fill(page, part.name, ["\n".join(_body(part)).strip(), *links])
+            figures |= files
     return page, figures
 
 
