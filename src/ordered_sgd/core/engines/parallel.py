@@ -29,15 +29,17 @@ class OneProcess:
     why_not_rows
         Why the rows engine cannot run, or None.
     over_ranks, ranks
-        Whether there are other ranks, and how many in all.
+        Whether choices are made with other ranks, and how many there are in all.
     """
 
     why_not_rows: str | None = None
     over_ranks = False
     ranks = 1
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, group: "dist.ProcessGroup | None" = None) -> None:
+        self.model, self.group = model, group
+        if group is not None:
+            self.over_ranks, self.ranks = True, group.size()
 
     @property
     def in_step(self) -> bool:
@@ -80,36 +82,29 @@ class OneProcess:
 
     def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
         """The numbers of every rank, in the order of the ranks."""
-        return [numbers]
+        if self.group is None:
+            return [numbers]
+        return [tuple(row) for row in numbers_of_all(list(numbers), self.group, device_of(self.model))]
 
     def any(self, *flags: bool) -> list[bool]:
         """Which of the flags are set on some rank."""
         return [max(column) > 0 for column in zip(*self.numbers(*map(float, flags)), strict=True)]
 
 
-class _OverRanks(OneProcess):
-    over_ranks = True
-
-    def __init__(self, model: nn.Module, group: "dist.ProcessGroup") -> None:
-        super().__init__(model)
-        self.group, self.ranks = group, group.size()
-
+class _Wrapped(OneProcess):
     def abandon(self, losses: Tensor) -> None:
         # the wrapper expects a backward after each forward; zeros leave it as after any other step
         torch.autograd.backward(losses, torch.zeros_like(losses))
 
-    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
-        return [tuple(row) for row in numbers_of_all(list(numbers), self.group, device_of(self.model))]
 
-
-class Replicated(_OverRanks):
+class Replicated(_Wrapped):
     """A model in DistributedDataParallel: only the pass whose gradient is averaged goes through the wrapper.
 
     The wrapper is called once in each step on every rank, whatever the engine does besides, so that ranks may differ in
-    what they compute.
+    what they compute. Without a group each rank chooses by itself: they share gradients, and nothing else.
     """
 
-    def __init__(self, wrapper: nn.parallel.DistributedDataParallel, group: "dist.ProcessGroup") -> None:
+    def __init__(self, wrapper: nn.parallel.DistributedDataParallel, group: "dist.ProcessGroup | None") -> None:
         super().__init__(wrapper.module, group)
         self._wrapper = wrapper
         self._passed = False
@@ -131,21 +126,6 @@ class Replicated(_OverRanks):
             self._wrapper.module = self.model
 
 
-class Apart(Replicated):
-    """A model in DistributedDataParallel whose ranks choose each by itself: they share gradients, and nothing else."""
-
-    over_ranks = False
-
-    def __init__(self, wrapper: nn.parallel.DistributedDataParallel) -> None:
-        OneProcess.__init__(self, wrapper.module)  # no group: nothing is asked of the others
-        self._wrapper = wrapper
-        self._passed = False
-
-    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
-        """The numbers of this rank."""
-        return [numbers]
-
-
 class _StandIn(nn.Module):
     """In a wrapper's place for its module: runs a function, and has the module's buffers to be broadcast."""
 
@@ -159,7 +139,7 @@ class _StandIn(nn.Module):
         return self.run(x)
 
 
-class Sharded(_OverRanks):
+class Sharded(_Wrapped):
     """A model whose parameters `fully_shard` has spread over the ranks: every pass gathers them from all."""
 
     why_not_rows = "fully_shard gathers the parameters between the modules, where a traced step would break off"
@@ -201,9 +181,9 @@ class Sharded(_OverRanks):
 
 
 def parallel(model: nn.Module, group: Any) -> OneProcess:
-    """How the model shares its gradients with the ranks of the group; None: with nobody, as far as we know."""
+    """How the model shares its gradients with the ranks of the group; without one each rank chooses by itself."""
     if group is None:
-        return Apart(model) if isinstance(model, nn.parallel.DistributedDataParallel) else OneProcess(model)
+        return Replicated(model, None) if isinstance(model, nn.parallel.DistributedDataParallel) else OneProcess(model)
     group = check_group(group, "OrderedStep")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         _check_ranks(group, dist.get_process_group_ranks(model.process_group))
