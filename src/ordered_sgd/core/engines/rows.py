@@ -23,15 +23,11 @@ from ordered_sgd.core.engines.rows_check import first_difference, largest_differ
 from ordered_sgd.core.engines.rows_plan import Plan, Rows, make_plan
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.core.engines.twopass import TwoPassEngine
-from ordered_sgd.core.selection import agree, select_rows
+from ordered_sgd.core.selection import agree, rounding, select_rows
 from ordered_sgd.errors import check_choice, message
 from ordered_sgd.errors import warn as warn_user
 
 log = logging.getLogger("ordered_sgd")
-
-# How far the q-row gradient may be from the dense one on the same saved tensors before the samples count as coupled.
-# Rounding reaches 2e-4 for a triplet loss; coupling starts near 1e-1.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
 
 
 class RowsEngine:
@@ -247,7 +243,7 @@ class _BackwardOfRows:
                 plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
                 return
             error_found = largest_difference(found, self.graph(*tried))
-            if error_found is not None and error_found > TOLERANCE.get(plan.dtype, 1e-3):
+            if error_found is not None and error_found > rounding(plan.dtype):
                 culprit = first_difference(self, tried, subset)
                 plan.reason = f"samples influence each other in {culprit} (gradients differ by {error_found:.0e})"
                 self.engine._say(plan.reason, warn=True)
@@ -266,7 +262,7 @@ class _BackwardOfRows:
         except (RuntimeError, IndexError) as error:
             plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
             return
-        if error_found is not None and error_found > TOLERANCE.get(plan.dtype, 1e-3):
+        if error_found is not None and error_found > rounding(plan.dtype):
             plan.reason = (
                 f"samples influence each other, not by BatchNorm alone (gradients differ by {error_found:.0e})"
             )

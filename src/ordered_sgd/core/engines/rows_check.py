@@ -8,14 +8,9 @@ from torch import Tensor, fx
 
 def largest_difference(found: Any, expected: Any) -> float | None:
     """The largest error of the results relative to their size; None when they are not finite."""
-    pairs = [
-        (
-            torch.zeros_like(b) if a is None else a,
-            b,
-        )  # None: not used at all, as a branch that none of the samples takes
-        for a, b in zip(found, expected, strict=True)
-        if isinstance(b, Tensor) and b.is_floating_point()
-    ]
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if isinstance(b, Tensor) and b.is_floating_point()]
+    # None: not used at all, as a branch that none of the samples takes
+    pairs = [(torch.zeros_like(b) if a is None else a, b) for a, b in pairs]
     if not pairs:
         return 0.0
     scale = max((float(b.abs().max()) for _, b in pairs if b.numel()), default=0.0)  # a rank may hold none of them

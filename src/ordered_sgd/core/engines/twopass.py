@@ -23,7 +23,7 @@ from ordered_sgd.core.engines.dense import Dense
 from ordered_sgd.core.engines.parallel import OneProcess
 from ordered_sgd.core.engines.rows_check import largest_difference
 from ordered_sgd.core.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
-from ordered_sgd.core.selection import agree, rounding, select_rows
+from ordered_sgd.core.selection import agree, dtype_around, rounding, select_rows
 from ordered_sgd.errors import ArgumentError, check_choice, message, warn
 
 log = logging.getLogger("ordered_sgd")
@@ -191,10 +191,7 @@ class TwoPassEngine:
     def _largest_error(
         self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device
     ) -> tuple[float | None, float, Tensor, int]:
-        """How far the gradient of every other sample is from the dense one, for random weights, and how far it may be.
-
-        In float32 rounding stays below 1e-4, and couplings start near 1e-2.
-        """
+        """How far the gradient of every other sample is from the dense one for random weights, and how far it may be."""
         drawn = _Drawn()
         with drawn:
             losses = self.score(batch).losses
@@ -207,7 +204,7 @@ class TwoPassEngine:
         with drawn.again(rows, s):
             kept = self.score(take(batch, rows, s)).losses
         found = self.parallel.gradient(kept, weights)
-        return largest_difference(found, dense), rounding(losses), rows, s
+        return largest_difference(found, dense), rounding(dtype_around(losses)), rows, s
 
     def _give_up(self, where: str) -> None:
         self._coupled = True
