@@ -36,7 +36,7 @@ test-all: lint  ## the slow tests as well
 	$(PYTEST) $(TWO) -m "not bench"
 
 bench: $(READY)  ## measure the speed bars, one at a time; keep the machine quiet
-	$(PYTEST) -m bench -rA tests/bench
+	$(PYTEST) -m bench -rA tests/speed
 
 RECORDS := docs/records/results.csv.gz
 results: export ORDERED_SGD_HOME := .results

@@ -21,8 +21,8 @@ from scipy import stats
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, order
-from ordered_sgd.experiments.plan import Replay
+from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, batches
+from ordered_sgd.lab.experiments.plan import Replay
 from ordered_sgd.rules import Rule
 
 # The paper's settings: batch size, learning rate, and the epoch from which the rate is a tenth.
@@ -76,7 +76,7 @@ def train(data: Data, rule: Rule, *, seed: int, epochs: int, rate: float = RATE,
     seconds = 0.0
     for _ in range(epochs):
         start = time.perf_counter()
-        for batch in order.epoch_batches(len(y), S, rng):
+        for batch in batches.epoch_batches(len(y), S, rng):
             index = torch.from_numpy(batch)
             step(x[index], y[index])
         seconds += time.perf_counter() - start

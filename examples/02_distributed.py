@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ordered_sgd import AccuracyRule, OrderedStep, order
+from ordered_sgd import AccuracyRule, OrderedStep, batches
 
 S = 64  # samples in a batch, over all ranks
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)  # states that do not depend on the number of ranks
@@ -79,7 +79,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
         resume(arguments.checkpoint, model, optimizer, step)
     while step.epoch < arguments.epochs:
         rng = np.random.default_rng(step.epoch)  # the same order on every rank, and after a restart
-        for batch in order.epoch_batches(len(y), S, rng):
+        for batch in batches.epoch_batches(len(y), S, rng):
             mine = torch.from_numpy(batch[rank::ranks]).to(device)
             record = step(x[mine], y[mine])
         q = step.q

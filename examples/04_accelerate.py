@@ -20,7 +20,8 @@ from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ordered_sgd import AccuracyRule, OrderedLoss, data
+from ordered_sgd import AccuracyRule, OrderedLoss
+from ordered_sgd.lab import data
 
 S = 64  # samples in a batch, over all processes
 

@@ -25,14 +25,14 @@ from rich.table import Table
 from torch import nn
 
 from ordered_sgd import AccuracyRule, FixedQ, OrderedStep
-from ordered_sgd.data import Dataset, load
-from ordered_sgd.data.noise import flip_labels
-from ordered_sgd.data.source import BatchSource
 from ordered_sgd.diagnostics.tracker import SelectionTracker
-from ordered_sgd.report.contact import contact_sheet
-from ordered_sgd.report.figures import save
-from ordered_sgd.report.marked import fill, markdown_table
-from ordered_sgd.report.tracker import draw_tracker
+from ordered_sgd.lab.data import Dataset, load
+from ordered_sgd.lab.data.noise import flip_labels
+from ordered_sgd.lab.data.source import BatchSource
+from ordered_sgd.lab.report.canvas import save
+from ordered_sgd.lab.report.contact import contact_sheet
+from ordered_sgd.lab.report.data_map import draw_tracker
+from ordered_sgd.lab.report.marked import fill, markdown_table
 from ordered_sgd.rules import Rule
 
 S, EPOCHS, RATE = 64, 20, 0.03

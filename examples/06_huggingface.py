@@ -24,12 +24,12 @@ from rich.table import Table
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainingArguments
 
 from ordered_sgd import AccuracyRule
-from ordered_sgd.data import load
-from ordered_sgd.data.dataset import Split
-from ordered_sgd.experiments.compare import paired
-from ordered_sgd.experiments.plan import Replay
 from ordered_sgd.integrations.huggingface import OrderedLossFunc, OrderedTrainer
-from ordered_sgd.report.compare import in_words, interval
+from ordered_sgd.lab.data import load
+from ordered_sgd.lab.data.dataset import Split
+from ordered_sgd.lab.experiments.comparison import paired
+from ordered_sgd.lab.experiments.plan import Replay
+from ordered_sgd.lab.report.findings import in_words, interval
 
 S, RATE = 32, 3e-3
 WORDS = 16

@@ -24,11 +24,11 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from ordered_sgd import OrderedLoss, order
-from ordered_sgd.data import Dataset, load
-from ordered_sgd.data.dataset import Split
-from ordered_sgd.experiments.compare import paired
-from ordered_sgd.report.compare import interval
+from ordered_sgd import OrderedLoss, batches
+from ordered_sgd.lab.data import Dataset, load
+from ordered_sgd.lab.data.dataset import Split
+from ordered_sgd.lab.experiments.comparison import paired
+from ordered_sgd.lab.report.findings import interval
 
 SIDE, DIGITS, S = 24, 6, 4  # pixels of a scene, digits that are tried to place in it, scenes in a batch
 RATE = 0.005  # for all; at half and at twice of it ordered ended above plain as well, in both of the two seeds tried
@@ -88,7 +88,7 @@ def train(method: str, scenes: Scenes, test: Scenes, seed: int, epochs: int) -> 
     rng = np.random.default_rng(seed)
     found = []
     for epoch in range(1, epochs + 1):
-        for batch in order.epoch_batches(len(x), S, rng):
+        for batch in batches.epoch_batches(len(x), S, rng):
             index = torch.from_numpy(batch)
             optimizer.zero_grad()
             loss_fn(model(x[index]), y[index]).backward()

@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ordered_sgd.errors import DataError
-from ordered_sgd.experiments.backends.processes import Processes
-from ordered_sgd.experiments.compare import GRID, HELD_OUT
-from ordered_sgd.experiments.recipes import PROTOCOLS, Exhibit, RateSearch
-from ordered_sgd.experiments.records import Records, Run
-from ordered_sgd.experiments.reproduce import Reproduced, Request, reproduce
-from ordered_sgd.report.compare import verdicts
-from ordered_sgd.report.reproduce import found, table
-from ordered_sgd.report.reruns import q_by_epoch
+from ordered_sgd.lab.experiments.backends.processes import Processes
+from ordered_sgd.lab.experiments.comparison import GRID, HELD_OUT
+from ordered_sgd.lab.experiments.recipes import PROTOCOLS, Exhibit, RateSearch
+from ordered_sgd.lab.experiments.requests import Reproduced, Request, reproduce
+from ordered_sgd.lab.experiments.store import Records, Run
+from ordered_sgd.lab.report.findings import verdicts
+from ordered_sgd.lab.report.reruns import q_by_epoch
+from ordered_sgd.lab.report.verdicts import found, table
 
 
 def recipe(protocol: str, data: str, trials: int, epochs: int | None) -> Exhibit:

@@ -27,10 +27,10 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, order
-from ordered_sgd.experiments.compare import paired
-from ordered_sgd.experiments.plan import Replay
-from ordered_sgd.report.compare import in_words, interval
+from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, batches
+from ordered_sgd.lab.experiments.comparison import paired
+from ordered_sgd.lab.experiments.plan import Replay
+from ordered_sgd.lab.report.findings import in_words, interval
 from ordered_sgd.rules import Need, Observed, Rule
 
 S, RATE, DROP = 64, 0.03, 20  # the rate is a tenth after so many epochs
@@ -103,7 +103,7 @@ def train(step: OrderedStep, parts: list[Part], seed: int, epochs: int, *, told:
     (x, y), held_out, _ = parts
     path = []
     while step.epoch < epochs:
-        for batch in order.epoch_batches(len(y), S, np.random.default_rng([seed, step.epoch])):
+        for batch in batches.epoch_batches(len(y), S, np.random.default_rng([seed, step.epoch])):
             index = torch.from_numpy(batch)
             step(x[index], y[index])
         path.append(step.q or S)

@@ -10,8 +10,8 @@ import pytest
 
 import ordered_sgd
 from ordered_sgd import rules
-from ordered_sgd.core.step import ENGINES
-from tests.core.distributed_launch import torchrun
+from ordered_sgd.step import ENGINES
+from tests.distributed.launch import torchrun
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} <= {"ordered_sgd"}
-    assert {"ordered_sgd/py.typed", "ordered_sgd/playground/page/page.html"} <= set(names)
+    assert {"ordered_sgd/py.typed", "ordered_sgd/lab/playground/page/page.html"} <= set(names)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import ordered_sgd
-from ordered_sgd.cli.main import COMMANDS, osgd
+from ordered_sgd.lab.cli.main import COMMANDS, osgd
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

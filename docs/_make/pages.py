@@ -17,7 +17,7 @@ import click
 from mkdocs.structure.files import File, Files
 
 import ordered_sgd
-from ordered_sgd.cli.main import osgd
+from ordered_sgd.lab.cli.main import osgd
 
 ROOT = Path(__file__).parents[2]
 FROM_ROOT = {  # file of the repository -> page
@@ -28,8 +28,9 @@ FROM_ROOT = {  # file of the repository -> page
 }
 # Modules whose public names are documented beside those of the package itself.
 MODULES = (
-    *("rules", "order", "theory", "linear", "data", "data.source", "models", "diagnostics.calibration"),
-    *("diagnostics.suspects", "integrations.lightning", "integrations.huggingface", "integrations.skorch", "errors"),
+    *("rules", "batches", "optim", "theory", "linear", "diagnostics.calibration", "diagnostics.suspects"),
+    *("integrations.lightning", "integrations.huggingface", "integrations.skorch", "errors"),
+    *("lab.data", "lab.data.source", "lab.models"),
 )
 
 

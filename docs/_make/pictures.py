@@ -11,32 +11,32 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from ordered_sgd.experiments.backends.processes import Processes
-from ordered_sgd.experiments.compare import Arm
-from ordered_sgd.experiments.exported import read_csv
-from ordered_sgd.experiments.records import Records, among
-from ordered_sgd.experiments.reproduce import Request, reproduce
-from ordered_sgd.report.boundaries import draw_boundaries
-from ordered_sgd.report.curves import draw_curves, draw_times
-from ordered_sgd.report.figures import COLOURS, new_figure, save
-from ordered_sgd.report.gamma import FIGURE_2, draw_gamma
+from ordered_sgd.lab.experiments.backends.processes import Processes
+from ordered_sgd.lab.experiments.comparison import Arm
+from ordered_sgd.lab.experiments.exported import read_csv
+from ordered_sgd.lab.experiments.requests import Request, reproduce
+from ordered_sgd.lab.experiments.store import Records, among
+from ordered_sgd.lab.report.boundaries import draw_boundaries
+from ordered_sgd.lab.report.canvas import COLOURS, new_figure, save
+from ordered_sgd.lab.report.curves import draw_curves, draw_times
+from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma
 
 DOCS = Path(__file__).parents[1]
 STEP = (
-    ("mini-batch", "s samples", "data/source.py"),
-    ("losses", "one per sample", "core/loss.py"),
-    ("kept rows", "the q largest", "core/selection.py"),
-    ("gradient", "of their mean", "core/engines/"),
-    ("update", "any optimizer", "core/step.py"),
-    ("StepRecord", "what was done", "core/record.py"),
+    ("mini-batch", "s samples", "lab/data/source.py"),
+    ("losses", "one per sample", "loss.py"),
+    ("kept rows", "the q largest", "selection.py"),
+    ("gradient", "of their mean", "engines/"),
+    ("update", "any optimizer", "step.py"),
+    ("StepRecord", "what was done", "record.py"),
 )
 EXPERIMENT = (
-    ("spec", "all of a run", "experiments/recipes/"),
-    ("data, model", "by name or yours", "data/, models/"),
-    ("train", "a row per epoch", "experiments/train.py"),
-    ("records", "SQLite, append-only", "experiments/records.py"),
-    ("tables, figures", "with verdicts", "report/"),
-    ("page, terminal", "what you read", "cli/"),
+    ("spec", "all of a run", "lab/experiments/recipes/"),
+    ("data, model", "by name or yours", "lab/data/, models/"),
+    ("train", "a row per epoch", "lab/experiments/train.py"),
+    ("records", "SQLite, append-only", "lab/experiments/store.py"),
+    ("tables, figures", "with verdicts", "lab/report/"),
+    ("page, terminal", "what you read", "lab/cli/"),
 )
 
 

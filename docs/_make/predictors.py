@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ordered_sgd import AccuracyRule, OrderedStep
-from ordered_sgd.core.engines.memory import FRESH, PROBES
-from ordered_sgd.data import load
-from ordered_sgd.data.protocol import recipe
-from ordered_sgd.data.source import BatchSource
-from ordered_sgd.models import build
-from ordered_sgd.report.marked import fill, markdown_table
+from ordered_sgd.engines.memory import FRESH, PROBES
+from ordered_sgd.lab.data import load
+from ordered_sgd.lab.data.protocol import recipe
+from ordered_sgd.lab.data.source import BatchSource
+from ordered_sgd.lab.models import build
+from ordered_sgd.lab.report.marked import fill, markdown_table
 
 PAGE = Path(__file__).parents[1] / "memory.md"
 EPOCHS, DROP, S, SEEDS = 40, 9, 64, 3  # the rate falls to a tenth in the tenth epoch, as in the paper

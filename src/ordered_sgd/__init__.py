@@ -14,55 +14,42 @@ __version__ = "0.1.0"
 # Public name -> module of this package that defines it. The imports below repeat the table for type checkers;
 # a test keeps the two equal.
 _DOOR = {
-    "select_top_q": "core.selection",
-    "ordered_mean": "core.selection",
-    "OrderedLoss": "core.loss",
-    "OrderedStep": "core.step",
-    "StepRecord": "core.record",
-    "multiclass_hinge": "core.criteria",
+    "select_top_q": "selection",
+    "ordered_mean": "mean",
+    "OrderedLoss": "loss",
+    "OrderedStep": "step",
+    "StepRecord": "record",
+    "multiclass_hinge": "hinge",
     "AccuracyRule": "rules",
     "FixedQ": "rules",
     "LinearDecay": "rules",
     "CosineDecay": "rules",
     "LossMassRule": "rules",
     "SelectionTracker": "diagnostics.tracker",
-    "ProximalSGD": "optim.proximal",
-    "MirrorDescent": "optim.mirror",
 }
-_MODULES = (
-    "errors",
-    "rules",
-    "order",
-    "theory",
-    "data",
-    "diagnostics",
-    "linear",
-    "models",
-)  # reachable as ordered_sgd.<name> without an import of their own
+# Reachable as ordered_sgd.<name> without an import of their own.
+_MODULES = ("errors", "rules", "batches", "theory", "linear", "optim", "diagnostics")
 
 if TYPE_CHECKING:
-    from . import data as data
+    from . import batches as batches
     from . import diagnostics as diagnostics
     from . import errors as errors
     from . import linear as linear
-    from . import models as models
-    from . import order as order
+    from . import optim as optim
     from . import rules as rules
     from . import theory as theory
-    from .core.criteria import multiclass_hinge as multiclass_hinge
-    from .core.loss import OrderedLoss as OrderedLoss
-    from .core.record import StepRecord as StepRecord
-    from .core.selection import ordered_mean as ordered_mean
-    from .core.selection import select_top_q as select_top_q
-    from .core.step import OrderedStep as OrderedStep
     from .diagnostics.tracker import SelectionTracker as SelectionTracker
-    from .optim.mirror import MirrorDescent as MirrorDescent
-    from .optim.proximal import ProximalSGD as ProximalSGD
+    from .hinge import multiclass_hinge as multiclass_hinge
+    from .loss import OrderedLoss as OrderedLoss
+    from .mean import ordered_mean as ordered_mean
+    from .record import StepRecord as StepRecord
     from .rules import AccuracyRule as AccuracyRule
     from .rules import CosineDecay as CosineDecay
     from .rules import FixedQ as FixedQ
     from .rules import LinearDecay as LinearDecay
     from .rules import LossMassRule as LossMassRule
+    from .selection import select_top_q as select_top_q
+    from .step import OrderedStep as OrderedStep
 
 __all__ = [*_DOOR, *_MODULES, "__version__"]
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from ordered_sgd.core.criteria import multiclass_hinge
+from ordered_sgd.hinge import multiclass_hinge
 from tests.contracts.engine_cases_common import (
     CE,
     Case,

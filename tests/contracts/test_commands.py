@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ordered_sgd.cli.main import COMMANDS, main
-from ordered_sgd.experiments.records import Records
-from ordered_sgd.experiments.reproduce import Request
-from ordered_sgd.experiments.row import EpochRow
-from ordered_sgd.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.cli.main import COMMANDS, main
+from ordered_sgd.lab.experiments.epoch import EpochRow
+from ordered_sgd.lab.experiments.requests import Request
+from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.experiments.store import Records
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,9 @@ def test_a_file_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[st
 
 
 def test_the_help_of_the_whole_lists_every_command_and_loads_nothing_heavy() -> None:
-    script = "import sys; from ordered_sgd.cli.main import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    script = (
+        "import sys; from ordered_sgd.lab.cli.main import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     *lines, modules = shown.strip().split("\n")
     assert all(any(line.strip().startswith(name) for line in lines) for name in COMMANDS)

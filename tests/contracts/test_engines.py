@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ordered_sgd import OrderedStep
-from ordered_sgd.core.engines import memory as memory_module
+from ordered_sgd.engines import memory as memory_module
 from tests.contracts.engine_cases import CASES, SHORT
 from tests.contracts.engine_cases_common import Case
 from tests.contracts.engine_checks import (

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd import OrderedStep
-from ordered_sgd.data import load
-from ordered_sgd.models import PreActResNet18
+from ordered_sgd.lab.data import load
+from ordered_sgd.lab.models import PreActResNet18
 
 CRITERION = nn.CrossEntropyLoss(reduction="none")
 TREATMENTS = {"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ordered_sgd import OrderedStep, StepRecord
-from ordered_sgd.models import LeNet
+from ordered_sgd.lab.models import LeNet
 from tests.contracts.engine_cases import CASES
 from tests.contracts.engine_cases_common import CE, Batch, Case, Model, classes, floats, stack
 from tests.contracts.engine_checks import (

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ordered_sgd.core.step import OrderedStep
 from ordered_sgd.diagnostics import tracker as module
 from ordered_sgd.diagnostics.tracker import LEVELS, SelectionTracker
 from ordered_sgd.errors import ArgumentError, MissingExtraError
+from ordered_sgd.step import OrderedStep
 
 N = 7
 BATCH = st.lists(

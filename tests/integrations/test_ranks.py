@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.distributed_launch import torchrun
+from tests.distributed.launch import torchrun
 
 JOB = Path(__file__).with_name("ranks_job.py")
 

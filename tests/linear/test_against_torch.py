@@ -8,11 +8,12 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, ProximalSGD, multiclass_hinge
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, multiclass_hinge
+from ordered_sgd.batches import epoch_batches
 from ordered_sgd.linear import OrderedLinearSVC, OrderedLogisticRegression, OrderedRegressor
 from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Batches, Objective, State
-from ordered_sgd.order import epoch_batches
+from ordered_sgd.optim import ProximalSGD
 
 PENALTIES = [None, "l2", "l1", "elasticnet"]
 ALPHA, L1_RATIO, EPSILON, RATE, MOMENTUM, S, SEED = 0.02, 0.3, 0.4, 0.05, 0.9, 16, 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from ordered_sgd.core.adaptive import _share_curve
+from ordered_sgd.adaptive import _share_curve
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.linear import OrderedLogisticRegression
 from ordered_sgd.linear.objective import Objective, State

@@ -13,7 +13,7 @@ from ordered_sgd.diagnostics.table import write_table
 from ordered_sgd.errors import ArgumentError, message, require
 
 if TYPE_CHECKING:
-    from ordered_sgd.core.record import StepRecord
+    from ordered_sgd.record import StepRecord
 
 LEVELS = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # quantiles of the losses that are kept for every epoch
 

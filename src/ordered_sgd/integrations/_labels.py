@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ordered_sgd.core.checks import ignore_index
+from ordered_sgd.criterion import ignore_index
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.integrations._watched import WatchedLoss
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ordered_sgd.core.checks import setting_of
-from ordered_sgd.core.loss import OrderedLoss
+from ordered_sgd.criterion import setting_of
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.loss import OrderedLoss
 
 
 def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:

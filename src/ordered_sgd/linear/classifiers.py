@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ordered_sgd.linear.base import READ, OrderedLinearModel
+from ordered_sgd.linear.estimator import READ, OrderedLinearModel
 from ordered_sgd.linear.objective import Array, Loss
 
 
@@ -113,7 +113,7 @@ class OrderedLogisticRegression(_OrderedClassifier):
     class_weight
         Factor of the losses by class, before they are ordered: a dict, or ``"balanced"``.
 
-    All others are described in `ordered_sgd.linear.base.OrderedLinearModel`.
+    All others are described in `ordered_sgd.linear.estimator.OrderedLinearModel`.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class OrderedLinearSVC(_OrderedClassifier):
     class_weight
         Factor of the losses by class, before they are ordered: a dict, or ``"balanced"``.
 
-    All others are described in `ordered_sgd.linear.base.OrderedLinearModel`.
+    All others are described in `ordered_sgd.linear.estimator.OrderedLinearModel`.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from ordered_sgd.linear.objective import LOSSES, Array, Batches, Epoch, Objectiv
 from ordered_sgd.linear.reference import check_finite
 
 
-class Samples(NamedTuple):
+class EpochSamples(NamedTuple):
     """What is read: the order, targets and weights in that order, and the cut into batches."""
 
     order: Array
@@ -78,7 +78,7 @@ def train_epoch(
     # Floats that are not negative are ordered as their bits are.
     report = Report(losses, keys.view(f"i{dtype.itemsize}"), kept)
     order = _read_only(batches.order)
-    samples = Samples(order, _read_only(y[order]), _read_only(weight[order]), batches.s, batches.q, batches.q_last)
+    samples = EpochSamples(order, _read_only(y[order]), _read_only(weight[order]), batches.s, batches.q, batches.q_last)
     intercept = Intercept(state.intercept, state.intercept_velocity, o.fit_intercept)
     loss = LOSSES.index(o.loss)
     with announced():

@@ -31,7 +31,7 @@ class Objective:
         most `epsilon` and ``epsilon |r| - epsilon^2 / 2`` beyond.
     l2, l1
         Factors of the penalty. The gradient of the first is added to that of the losses, as `torch.optim.SGD` does
-        with its weight decay; the second is a proximal step, as in `ordered_sgd.ProximalSGD`.
+        with its weight decay; the second is a proximal step, as in `ordered_sgd.optim.ProximalSGD`.
     l2_intercept
         The same as l2 for b. scikit-learn leaves the intercept alone, hence 0; torch's weight decay of all parameters
         is ``l2_intercept=l2``.

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ordered_sgd.linear.base import READ, OrderedLinearModel
+from ordered_sgd.linear.estimator import READ, OrderedLinearModel
 from ordered_sgd.linear.objective import Array, Loss
 
 
@@ -29,7 +29,7 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
     epsilon
         See `loss`; in the unit of y.
 
-    All others are described in `ordered_sgd.linear.base.OrderedLinearModel`.
+    All others are described in `ordered_sgd.linear.estimator.OrderedLinearModel`.
 
     Examples
     --------

@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from ordered_sgd.batches import epoch_batches
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Array, Batches, Epoch, Objective, State
-from ordered_sgd.order import epoch_batches
 from ordered_sgd.rules import Observed, Rule, resolve_q
 
 logger = logging.getLogger("ordered_sgd.linear")
-Plan = Literal["constant", "cosine"] | Mapping[int, float]
+RatePlan = Literal["constant", "cosine"] | Mapping[int, float]
 _BLOCK = 1 << 20  # bytes of input that are squared at a time
 
 
@@ -151,7 +151,7 @@ def loss_share(losses: Array, s: int) -> list[float]:
     return list((total / len(losses)).tolist())
 
 
-def rate_of(plan: Plan, first: float, epochs: int, where: str) -> Callable[[int], float]:
+def rate_of(plan: RatePlan, first: float, epochs: int, where: str) -> Callable[[int], float]:
     """The learning rate as a function of the epoch, counted from 1.
 
     >>> rate = rate_of({10: 0.1}, 0.5, epochs=20, where="doctest")

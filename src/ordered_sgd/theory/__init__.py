@@ -1,5 +1,6 @@
 """The theory of ordered SGD as functions: the weights gamma, the risk L_q, the bounds; NumPy and SciPy only."""
 
+from ordered_sgd.theory.candidates import MemoryWeights, memory_weights
 from ordered_sgd.theory.constants import (
     linear_lipschitz,
     loss_lipschitz,
@@ -20,7 +21,6 @@ from ordered_sgd.theory.generalization import (
     rademacher_linear_bound,
     union_delta,
 )
-from ordered_sgd.theory.memory import MemoryWeights, memory_weights
 from ordered_sgd.theory.risk import (
     average_spectrum,
     average_top_k_spectrum,

@@ -1,1 +1,0 @@
-"""The algorithm: selection, losses and the step; needs torch."""

@@ -1,0 +1,187 @@
+"""Which engine runs: by name, or by what the model is. Never by timing, so that the same spec runs the same engine."""
+
+import importlib
+import inspect
+import logging
+import sys
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+from ordered_sgd.engines import Backward, Choose, Computed, Engine, Score
+from ordered_sgd.engines.dense import Dense
+from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.engines.state import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.errors import ArgumentError, check_choice, message
+
+log = logging.getLogger("ordered_sgd")
+
+# Floating-point operations of one step (forward and backward) from which the rows engine pays for its overhead.
+# `osgd bench step` shows on which side of it a model is faster.
+ROWS_FROM = 1e8
+
+
+class AutoEngine:
+    """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
+
+    With BatchNorm in training rows takes the statistics of the whole batch: not the one-liner's gradient, though its
+    test error is not clearly another one in RESULTS.md.
+
+    Parameters
+    ----------
+    verify_every
+        Passed on to the rows engine.
+    """
+
+    def __init__(
+        self, model: nn.Module, score: Score, parallel: OneProcess | None = None, *, verify_every: int = 0
+    ) -> None:
+        self.model, self.score = model, score
+        self.dense = Dense(model, score, parallel)
+        self._verify_every = verify_every
+        self.why = self.dense.parallel.why_not_rows
+        convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._channels_last: bool | None = None if convolves else False  # None: not tried yet
+        self._chosen: Engine | None = None
+        self.operations: int | None = None  # of the first step in which a choice was possible
+
+    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
+        """Lines 4 and 5 for one batch."""
+        if self._channels_last is None:
+            self._channels_last = self._runs_channels_last(batch)
+        if self._channels_last:
+            batch = (_channels_last(batch[0]), *batch[1:])
+        if keeps_all or self.dense.parallel.why_not_rows is not None:
+            return self.dense(batch, keeps_all, choose, backward)
+        if self._chosen is None and self.operations is not None:
+            self.decide(self.operations)  # as a checkpoint tells
+        if self._chosen is not None:
+            computed = self._chosen(batch, keeps_all, choose, backward)
+            self.why = self._chosen.why or self.why
+            return computed
+        with _Operations() as counted:  # the first batch is computed densely, and counted
+            computed = self.dense(batch, keeps_all, choose, backward)
+        self.decide(counted.total)
+        return computed
+
+    def decide(self, operations: int) -> None:
+        """Settle on an engine by the floating-point operations of a step."""
+        self.operations, self.why = operations, self.dense.parallel.why_not_rows
+        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
+        if any(isinstance(module, nn.SyncBatchNorm) for module in norms):
+            self.why = "SyncBatchNorm in training couples the samples of all ranks"
+        elif operations < ROWS_FROM and self.why is None:
+            self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
+        if self.why is not None:
+            self._chosen = self.dense
+            log.info("engine auto runs dense: %s", self.why)
+            return
+        options: dict[str, Any] = {"verify_every": self._verify_every}
+        if norms:
+            options["batchnorm"] = "full-batch"
+            self.why = "BatchNorm has the statistics of the whole batch, and its backward those of the kept samples"
+        self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
+        log.info("engine auto runs rows: %s", self.why or f"{operations:.0e} operations")
+
+    def resume(self, operations: int) -> None:
+        """Decide by what was counted before a checkpoint, in the next step: BatchNorm may not be in training now."""
+        if operations != self.operations:
+            self.operations, self._chosen = operations, None
+
+    def _runs_channels_last(self, batch: Any) -> bool:
+        """Whether the model runs on images laid out channels-last: one that takes a `view` of them may not."""
+        laid_out = _channels_last(batch[0])
+        if all(a is b for a, b in zip(tree_leaves(laid_out), tree_leaves(batch[0]), strict=True)):
+            return True  # nothing to change so far
+        if self.dense.parallel.over_ranks:  # a pass of its own would be one of all ranks: by the weights alone
+            return convolves_channels_last(self.model)
+        device, buffers = device_of(self.model), Buffers(self.model)
+        random, saved = random_state(device), buffers.save()
+        # what the user compiled is not compiled for this one pass
+        eagerly = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        try:
+            with torch.no_grad(), eagerly:
+                self.score((laid_out, *batch[1:]))
+        except RuntimeError as error:
+            log.info("engine auto leaves images as they are: %s", str(error).splitlines()[0])
+            return False
+        finally:
+            torch.clear_autocast_cache()  # it holds weights that were cast without a graph
+            restore_random_state(random, device)
+            buffers.load(saved)
+        return True
+
+
+class _Operations(TorchDispatchMode):
+    """Counts the floating-point operations of products and convolutions, where nearly all of them are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(getattr(func, "_overloadpacket", None))
+        if count is not None:
+            with suppress(Exception):  # torch's formulas do not know every case, and a count must not cost a step
+                self.total += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def convolves_channels_last(model: nn.Module) -> bool:
+    """Whether the model has convolutions, and the weights of all of them are laid out channels-last.
+
+    >>> model = nn.Conv2d(1, 4, 3)
+    >>> convolves_channels_last(model), convolves_channels_last(model.to(memory_format=torch.channels_last))
+    (False, True)
+    """
+    # is_contiguous(memory_format=...) would say so of a single channel in either layout
+    strides = [module.weight.stride(1) for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return bool(strides) and set(strides) == {1}
+
+
+def _channels_last(x: Any) -> Any:
+    """The inputs with images on the CPU laid out channels-last, in which convolutions are faster."""
+
+    def lay_out(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point() and leaf.device.type == "cpu":
+            return leaf.to(memory_format=torch.channels_last)  # contiguous() leaves one channel as it is
+        return leaf
+
+    return tree_map(lay_out, x)
+
+
+# Name -> module and class. Imported when asked for: rows brings torch's compiler, which takes seconds to load.
+ENGINES = {
+    "auto": ("choose", "AutoEngine"),
+    "dense": ("dense", "Dense"),
+    "rows": ("rows", "RowsEngine"),
+    "twopass": ("twopass", "TwoPassEngine"),
+    "memory": ("memory", "MemoryEngine"),
+}
+
+
+_GIVEN = ("model", "score", "parallel", "name")  # parameters of an engine that are not its options
+
+
+def make_engine(
+    name: str, model: nn.Module, score: Score, options: dict[str, Any], parallel: OneProcess | None = None
+) -> Engine:
+    """The engine of that name with its options, or one clear error."""
+    check_choice("OrderedStep", "engine", name, tuple(ENGINES))
+    module, kind = ENGINES[name]
+    build = getattr(importlib.import_module(f"ordered_sgd.engines.{module}"), kind)
+    known = [option for option in inspect.signature(build).parameters if option not in _GIVEN]
+    for option in options:
+        if option not in known:
+            remedy = f"It takes {', '.join(known)}." if known else "It takes no options."
+            rule = f"be an option of engine {name!r}"
+            raise ArgumentError(message("OrderedStep", option, rule, repr(options[option]), remedy))
+    engine: Engine = build(model, score, parallel, **options)
+    return engine

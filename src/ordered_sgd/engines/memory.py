@@ -1,0 +1,282 @@
+"""Score only likely candidates: samples whose loss was large when they were last scored, and a few others at random.
+
+The hardest samples of a batch are mostly those that were hard the last time. The loss of each sample is remembered, as
+a running mean that forgets fast; of a batch only the largest remembered ones are scored, and `PROBES` random others.
+The q largest of these are kept, and an exact engine computes their gradient. What is missed is measured: at random
+moments, which do not depend on the data, a batch is scored whole and used whole, and the share of its q largest that
+would have been found is the recall. `Candidates` adapts their number to it.
+"""
+
+import logging
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.engines import Backward, Computed, Correct, PartlyScored, Score, counted
+from ordered_sgd.engines.auto import AutoEngine
+from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.engines.recall import Candidates, Kept, Recall
+from ordered_sgd.engines.twopass import TwoPassEngine, take
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rules import resolve_q
+from ordered_sgd.selection import random_rows, top_rows, widen
+
+log = logging.getLogger("ordered_sgd")
+
+FRESH = 0.7  # of the newest loss in what is remembered: one view or dropout mask says less than two (docs/memory.md)
+PROBES = 4  # random others that are scored with the candidates
+AUDITED = 1 / 32  # probability that a batch is scored whole to measure the recall
+MOST = 0.75  # of the batch: where more must be scored, all are
+LARGEST = 2**31  # indices are below: a hash in the place of a position would ask for terabytes
+SPARE = 8  # room grows by at least one part in so many: samples that come in order must not copy it every time
+
+
+class ChooseAmong(Protocol):
+    """Line 4 for the losses of a batch, or of the positions `scored` in a batch of s."""
+
+    def __call__(
+        self, losses: Tensor, correct: Correct, scored: Tensor | None = None, s: int | None = None
+    ) -> Tensor | None:
+        """Positions among the losses; None when the step is to be skipped."""
+
+
+class MemoryEngine:
+    """The gradient of the mean of the q largest losses among candidates, as `AutoEngine` computes it for them.
+
+    Parameters
+    ----------
+    recall
+        Share of the q largest losses of a batch that is to be found: the number of candidates adapts to it.
+    candidates
+        A fixed number of candidates instead, a count or a share of the batch, but never fewer than are kept. The recall
+        is measured all the same.
+    generator
+        Source of the probes and of the moments in which a batch is scored whole, on the CPU.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        score: Score,
+        parallel: OneProcess | None = None,
+        *,
+        recall: float = 0.95,
+        candidates: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        _check_options(recall, candidates)
+        self.inner = AutoEngine(model, score, parallel)
+        self.fixed = candidates
+        self.why: str | None = None
+        self._said = False
+        self._apart = TwoPassEngine(model, score, parallel, name="memory")  # tells whether samples are apart
+        self._generator = generator or torch.Generator().manual_seed(0)
+        self._candidates = Candidates(recall)
+        # of every sample, and room for more; infinite: never seen
+        self._losses = torch.empty(0, dtype=torch.float32)
+        self._samples = 0
+
+    def __call__(
+        self, batch: Any, keeps_all: bool, choose: ChooseAmong, backward: Backward, *, index: Tensor, kept: Kept
+    ) -> Computed:
+        """Lines 4 and 5 for one batch, whose samples have these numbers, and of which these ranks are kept."""
+        remembered = self._remembered(index)
+        part = None if keeps_all else self._part(batch, remembered, kept)
+        if part is not None and float(torch.rand((), generator=self._generator)) >= AUDITED:
+            return self._candidates_alone(batch, remembered, part, choose, backward, index)
+        computed = self.inner(batch, keeps_all, choose, backward)
+        if computed.rows is not None:
+            if part is not None:
+                self._candidates.audit(int(torch.isin(computed.rows, part.scored).sum()), kept.q)
+            if kept.last < index.shape[0] and bool(remembered.isfinite().all()):
+                self._candidates.look(remembered, computed.losses, kept)
+            self._remember(index, computed.losses)
+        return computed._replace(correct=partial(_sum, computed.correct), estimate=PartlyScored(None, None, 1.0))
+
+    def _candidates_alone(
+        self, batch: Any, remembered: Tensor, part: "Part", choose: ChooseAmong, backward: Backward, index: Tensor
+    ) -> Computed:
+        """Lines 4 and 5 for the scored part of a batch."""
+        scored, s = part.scored, index.shape[0]
+        computed = self.inner(take(batch, scored, s), False, partial(choose, scored=scored, s=s), backward)
+        rows = computed.rows
+        if rows is not None:
+            self._remember(index.index_select(0, scored), computed.losses)
+            rows = scored.index_select(0, rows)
+        found, recall = computed.losses, self.recall
+        estimate = PartlyScored(scored, partial(part.mean, found, remembered), None if recall is None else recall.mean)
+        losses = remembered.to(found.dtype).index_copy(0, scored, found)
+        return Computed(losses, rows, partial(part.right, computed.correct), "memory", estimate)
+
+    @property
+    def recall(self) -> Recall | None:
+        """The recall over the last audits; None before the first."""
+        return self._candidates.recall
+
+    def _part(self, batch: Any, remembered: Tensor, kept: Kept) -> "Part | None":
+        """What to score, or None for the whole batch."""
+        s, unseen = remembered.shape[0], int(remembered.isinf().sum())
+        full = s >= self._candidates.s  # what is said is of full batches, not of the small last one
+        self.why = None if full else self.why
+        if self.fixed is not None:
+            c = max(kept.last, resolve_q(self.fixed, s, "OrderedStep"))
+        else:
+            c = self._candidates.of(s, kept)
+            if self._candidates.count is not None and c + PROBES > MOST * s:
+                if full:
+                    self._say(f"a recall of {self._candidates.target:g} needs {c} of {s} samples as candidates")
+                return None
+        c = max(c, unseen)
+        if c + PROBES >= s or not self._may_be_alone(batch):
+            return None
+        candidates = top_rows(remembered, c)
+        outside = torch.ones(s, dtype=torch.bool, device=remembered.device).index_fill_(0, candidates, False)
+        drawn = random_rows(s - c, PROBES, self._generator).to(outside.device)
+        probes = outside.nonzero().squeeze(1).index_select(0, drawn)
+        scored = torch.cat([candidates, probes]).sort().values
+        return Part(scored, outside.index_select(0, scored), outside)
+
+    def _may_be_alone(self, batch: Any) -> bool:
+        """Whether the losses of samples do not depend on the others in the batch."""
+        apart = self._apart.samples_are_apart(batch)
+        if not apart:
+            self._say(self._apart.why or "a loss that is not finite does not tell whether samples influence each other")
+        return apart
+
+    def _say(self, why: str) -> None:
+        self.why = why
+        if not self._said:
+            log.info("engine memory scores all samples: %s", why)
+        self._said = True
+
+    def _remembered(self, index: Tensor) -> Tensor:
+        """The remembered losses of samples, infinite for one that was never seen; room is made for new ones."""
+        self._samples = max(self._samples, int(index.max()) + 1)
+        room = self._losses.shape[0]
+        if self._samples > room or self._losses.device != index.device:
+            size = max(self._samples, room + room // SPARE)
+            grown = torch.full((size,), torch.inf, dtype=torch.float32, device=index.device)
+            grown[:room] = self._losses
+            self._losses = grown
+        return self._losses.index_select(0, index)
+
+    def _remember(self, index: Tensor, losses: Tensor) -> None:
+        before, values = self._losses.index_select(0, index), losses.float()
+        values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
+        # a loss that is not finite tells nothing: as if the sample had not been seen
+        self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered, how many candidates there are, and which exact engine runs."""
+        losses = self._losses[: self._samples].clone()
+        return {"losses": losses, "candidates": self._candidates.state_dict(), "operations": self.inner.operations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self._losses = state["losses"].clone()
+        self._samples = self._losses.shape[0]
+        self._candidates.load_state_dict(state["candidates"])
+        if state["operations"] is not None:
+            self.inner.resume(state["operations"])
+
+
+class Part(NamedTuple):
+    """What is scored of a batch.
+
+    Parameters
+    ----------
+    scored, probes
+        Positions of candidates and probes, ascending, and which of them are probes.
+    outside
+        Of every position of the batch whether it is no candidate.
+    """
+
+    scored: Tensor
+    probes: Tensor
+    outside: Tensor
+
+    def mean(self, losses: Tensor, remembered: Tensor) -> Tensor:
+        """Estimate of the batch's mean, without bias: the remembered losses outside, corrected by the probes' error."""
+        values, guesses = widen(losses), remembered.to(widen(losses).dtype)
+        errors = values - torch.where(self.probes, guesses.index_select(0, self.scored), 0.0)
+        return (self._total(errors) + guesses[self.outside].sum()) / self.outside.shape[0]
+
+    def right(self, correct: Correct) -> Tensor | None:
+        """Estimate of the right answers in the batch, without bias: the share of the probes' for those outside."""
+        each = counted(correct)
+        return None if each is None else self._total(each.float())
+
+    def _total(self, values: Tensor) -> Tensor:
+        """The candidates' values, and the probes' for all outside."""
+        weight = self.outside.sum() / PROBES
+        return torch.where(self.probes, weight * values, values).sum()
+
+
+def memory_bytes(samples: int) -> int:
+    """Bytes that the remembered losses of so many samples take at most; the saved state takes 4 a sample.
+
+    >>> memory_bytes(10**6), memory_bytes(10**8)
+    (4500000, 450000000)
+    """
+    return 4 * (samples + samples // SPARE)
+
+
+def refuse_for_memory(selection: str, group: object) -> None:
+    """Raise for what this engine cannot do."""
+    if selection != "top":
+        rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
+        raise ArgumentError(message("OrderedStep", "selection", rule, repr(selection), remedy))
+    if group is not None:
+        rule = "be None for engine 'memory'"
+        remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
+        raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
+
+
+def check_index(index: Any, y: Any, device: torch.device) -> Tensor:
+    """The numbers of a batch's samples, int64 on the device, or one clear error."""
+    if y is None:
+        rule, remedy = "be one batch for engine 'memory'", 'Use engine="auto" for micro-batches.'
+        raise ArgumentError(message("OrderedStep", "the batch", rule, "a list of micro-batches", remedy))
+    s = y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None
+
+    def error(rule: str, got: object, remedy: str = "Pass the sample's position in the training set.") -> ArgumentError:
+        return ArgumentError(message("OrderedStep", "index", rule, got, remedy))
+
+    if index is None:
+        raise error("be given for engine 'memory'", "none", "Call step(x, y, index=...): the positions of the samples.")
+    try:
+        numbers = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        raise error("be integers, shape (s,)", type(index).__name__) from reason
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise error("be integers, shape (s,)", numbers.dtype)
+    if numbers.dim() != 1 or numbers.shape[0] == 0 or (s is not None and numbers.shape[0] != s):
+        raise error(f"have shape ({'s' if s is None else s},), one number per sample", f"shape {tuple(numbers.shape)}")
+    numbers = numbers.to(torch.int64)
+    ordered = numbers.sort().values
+    if int(ordered[0]) < 0 or int(ordered[-1]) >= LARGEST:
+        raise error(f"be at least 0 and below {LARGEST}", f"{int(ordered[0])} to {int(ordered[-1])}")
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if again.shape[0]:
+        raise error("hold every sample once", f"{int(again[0])} twice", "Draw a batch without replacement.")
+    return numbers.to(device)
+
+
+def _check_options(recall: Any, candidates: Any) -> None:
+    plain = isinstance(recall, int | float) and not isinstance(recall, bool)
+    if not plain or not 0 < recall <= 1:
+        remedy = "Use recall=0.95, or candidates= for a fixed number."
+        raise ArgumentError(message("OrderedStep", "recall", "be a share in (0, 1]", repr(recall), remedy))
+    if candidates is None:
+        return
+    count = type(candidates) is int and candidates >= 1
+    if not count and not (type(candidates) is float and 0 < candidates <= 1):
+        rule, remedy = "be an int of at least 1 or a fraction in (0, 1]", "Leave it out: the number then adapts."
+        raise ArgumentError(message("OrderedStep", "candidates", rule, repr(candidates), remedy))
+
+
+def _sum(correct: Correct) -> Tensor | None:
+    each = counted(correct)
+    return None if each is None else each.sum()

@@ -1,0 +1,331 @@
+"""Which dimension of every saved tensor is the batch: the plan by which the backward of some rows is run.
+
+AOTAutograd hands over the forward and the backward as graphs whose shapes carry a symbol for the batch size. A tensor
+saved for the backward is a row matrix in the dimension whose size is that symbol, or k times it when the batch was
+flattened together with other dimensions; then the place of the batch inside is followed through the forward graph.
+Nothing is guessed from numbers: what is not certain ends in a reason to run the whole graph.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+
+# Operators that keep positions within the batch in what they save, by name: their kernels would read out of bounds.
+_POSITIONS = ("_embedding_bag", "embedding_bag")
+_POOL = "aten.max_pool2d_with_indices_backward"
+_BATCH_NORM = ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+
+
+class NoPlanError(Exception):
+    """Why the backward cannot be run for some rows only."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the batch is in a tensor: a dimension of size a * s * b, the batch between the two factors."""
+
+    dim: int
+    a: int | sympy.Expr  # 1 when the batch is outermost
+    b: int | sympy.Expr  # 1 when it is innermost
+    read: bool = True  # False when the backward looks at the shape alone
+
+
+@dataclass
+class RowsPlan:
+    """What to do with the arguments and the results of a backward graph.
+
+    Parameters
+    ----------
+    arguments
+        For each argument: `Rows` to gather, ``"size"`` for a size that scales with the batch, None to pass it on.
+    same_as
+        The first argument that is the same tensor, so that it is gathered once.
+    tangents
+        Positions of the gradients that come in.
+    results
+        For each result: `Rows` to scatter into a gradient of the whole batch, or None.
+    symbols
+        Where the values of the symbols other than the batch can be read: symbol -> (argument, dimension or None).
+    batch
+        An argument and a dimension of size s.
+    reason
+        Why the whole graph must run instead; None when rows will do.
+    lenient
+        BatchNorm's treatment was asked for by name, so that the gradient cannot equal the dense one.
+    dtype
+        The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
+    """
+
+    arguments: list[Rows | str | None]
+    same_as: list[int]
+    tangents: list[int]
+    results: list[Rows | None]
+    symbols: dict[sympy.Symbol, tuple[int, int | None]]
+    batch: tuple[int, int]
+    reason: str | None = None
+    lenient: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
+    """The plan of a pair of graphs; its reason is set when only the whole backward graph is right."""
+    try:
+        return _make_plan(forward, backward, batchnorm=batchnorm)
+    except NoPlanError as error:
+        return RowsPlan([], [], [], [], {}, (0, 0), reason=str(error))
+
+
+def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
+    inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
+    tangents = [i for i, node in enumerate(inputs) if node.name.startswith("tangents")]
+    symbol = _batch_symbol(inputs[i] for i in tangents)
+    for node in (*forward.graph.nodes, *backward.graph.nodes):
+        if node.op == "call_function" and any(word in str(node.target) for word in _POSITIONS):
+            raise NoPlanError(f"{_name(node)} keeps positions within the batch")
+    for node in backward.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator) or _is_random(node):
+            raise NoPlanError(f"{_name(node)} in the backward draws random numbers or is not an operator of torch")
+    places = follow(forward, symbol)
+    lenient = _refuse_coupling(forward, backward, symbol, batchnorm=batchnorm)
+    by_name = {node.name: node for node in forward.graph.nodes}
+    same_as = _aliases(inputs, by_name)
+    read = {same for node, same in zip(inputs, same_as, strict=True) if _is_read(node)}  # by itself, or as its twin
+    arguments: list[Rows | str | None] = []
+    for node, same in zip(inputs, same_as, strict=True):
+        value = node.meta["val"]
+        if isinstance(value, Tensor):
+            known = places.get(by_name.get(node.name, node))
+            place = _place(value, symbol, known, node.name)
+            arguments.append(place and replace(place, read=same in read))
+        elif isinstance(value, torch.SymInt) and symbol in _expr(value).free_symbols:
+            if symbol in sympy.simplify(_expr(value) / symbol).free_symbols:
+                raise NoPlanError(f"the size {_expr(value)} does not scale with the batch")
+            arguments.append("size")
+        else:
+            arguments.append(None)
+    (outputs,) = (node for node in backward.graph.nodes if node.op == "output")
+    results = [
+        _place(node.meta["val"], symbol, None, node.name)
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor)
+        else None
+        for node in outputs.args[0]
+    ]
+    return RowsPlan(
+        arguments=arguments,
+        same_as=same_as,
+        tangents=tangents,
+        results=results,
+        symbols=_symbols(inputs, symbol),
+        batch=(tangents[0], 0),
+        lenient=lenient,
+        dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
+    )
+
+
+def _dtypes(graph: fx.GraphModule) -> set[torch.dtype]:
+    values = (value for node in graph.graph.nodes for value in _tensors(node.meta.get("val")))
+    return {value.dtype for value in values if value.is_floating_point()}
+
+
+def _batch_symbol(tangents: Iterable[fx.Node]) -> sympy.Symbol:
+    for node in tangents:
+        value = node.meta["val"]
+        if isinstance(value, Tensor) and value.dim() > 0 and isinstance(_expr(value.shape[0]), sympy.Symbol):
+            return _expr(value.shape[0])
+    raise NoPlanError("the batch has no symbolic dimension")
+
+
+def _expr(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target).removesuffix(".default")
+
+
+def _is_random(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _batch_dims(value: Tensor, symbol: sympy.Symbol) -> list[int]:
+    return [i for i, size in enumerate(value.shape) if symbol in _expr(size).free_symbols]
+
+
+def _place(value: Tensor, symbol: sympy.Symbol, known: Rows | None, name: str) -> Rows | None:
+    """Where the batch is in a saved tensor."""
+    dims = _batch_dims(value, symbol)
+    if not dims:
+        return None
+    if len(dims) > 1:
+        raise NoPlanError(f"{name} carries the batch twice")
+    factor = sympy.simplify(_expr(value.shape[dims[0]]) / symbol)
+    if factor == 1:
+        return Rows(dims[0], 1, 1)
+    if known is None or known.dim != dims[0]:
+        raise NoPlanError(f"the place of the batch in a dimension of {name} is not known")
+    return Rows(known.dim, _plain(known.a), _plain(known.b))
+
+
+def _plain(factor: Any) -> Any:
+    """The factor as an int where it is a number: sympy is slow, and it is looked at in every step."""
+    return int(factor) if sympy.sympify(factor).is_Integer else factor
+
+
+def _is_read(node: fx.Node) -> bool:
+    """Whether the backward reads a saved tensor's values; what max-pooling was given is kept for its shape."""
+    return not all(_name(user) == _POOL and user.args[1] is node and node not in user.args[2:] for user in node.users)
+
+
+def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, Rows]:
+    """Where the batch is in every tensor of the forward graph that has it once and in a place that is certain."""
+    places: dict[fx.Node, Rows] = {}
+    for node in forward.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor) or (not value.is_floating_point() and value.dim() == 0):
+            continue
+        dims = _batch_dims(value, symbol)
+        if len(dims) != 1:
+            continue
+        (dim,) = dims
+        factor = sympy.simplify(_expr(value.shape[dim]) / symbol)
+        if symbol in factor.free_symbols:
+            continue
+        if factor == 1:
+            places[node] = Rows(dim, sympy.Integer(1), sympy.Integer(1))
+            continue
+        before = _inherited(node, value, dim, factor, places, symbol)
+        if before is not None:
+            places[node] = Rows(dim, before, sympy.simplify(factor / before))
+    return places
+
+
+def _through_tuple(node: fx.Node) -> list[fx.Node]:
+    """The node, or what an operator with several results was computed from."""
+    return node.all_input_nodes if isinstance(node.meta.get("val"), tuple | list) else [node]
+
+
+_VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "_reshape_alias")
+
+
+def _inherited(
+    node: fx.Node, value: Tensor, dim: int, factor: sympy.Expr, places: dict[fx.Node, Rows], symbol: sympy.Symbol
+) -> sympy.Expr | None:
+    """The factor before the batch in dimension `dim` of the node's value, as its inputs tell; None if they do not."""
+    inputs = [arg for part in node.all_input_nodes for arg in _through_tuple(part)]
+    sources = [arg for arg in inputs if arg in places]
+    kind = _name(node).removeprefix("aten.").partition(".")[0]
+    if kind in _VIEWS and sources:
+        source = sources[0].meta["val"]
+        place = places[sources[0]]
+        before = place.a * sympy.prod([_expr(size) for size in source.shape[: place.dim]])
+        ratio = sympy.simplify(before / sympy.prod([_expr(size) for size in value.shape[:dim]]))
+        whole = ratio.is_integer and sympy.simplify(factor / ratio).is_integer
+        return ratio if whole else None
+    if kind == "cat" and sources and len(node.all_input_nodes) == factor:
+        same = all(places.get(arg) == Rows(dim, 1, 1) for arg in node.all_input_nodes)
+        return factor if same else None
+    if kind == "repeat":
+        return None
+    for arg in sources:
+        place = places[arg]
+        if sympy.simplify(place.a * place.b - factor) == 0:
+            return place.a
+    return None
+
+
+def _refuse_coupling(
+    forward: fx.GraphModule, backward: fx.GraphModule, symbol: sympy.Symbol, *, batchnorm: bool
+) -> bool:
+    """Raise for a trained value that loses the batch, or carries it twice, on its way to the losses.
+
+    Returns whether BatchNorm was let through by name.
+    """
+    (results,) = (node for node in backward.graph.nodes if node.op == "output")
+    primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
+    trained = {node for node, grad in zip(primals, results.args[0], strict=False) if grad is not None}
+    (outputs,) = (node for node in forward.graph.nodes if node.op == "output")
+    tangents = sum(node.name.startswith("tangents") for node in backward.graph.nodes if node.op == "placeholder")
+    floats = [
+        node
+        for node in outputs.args[0]
+        if isinstance(node, fx.Node) and isinstance(v := node.meta.get("val"), Tensor) and v.is_floating_point()
+    ]
+    reach = _ancestors(floats[:tangents])
+    lenient = False
+    for node in forward.graph.nodes:
+        if node.op != "call_function" or _name(node) == "aten.detach":
+            continue
+        sources = [arg for arg in node.all_input_nodes if arg in trained]
+        if not sources:
+            continue
+        trained.add(node)
+        if any(word in _name(node) for word in _BATCH_NORM) and _in_training(node):
+            if not batchnorm:
+                raise NoPlanError(f"{_name(node)} takes statistics over the batch")
+            lenient = True
+            continue
+        values = _tensors(node.meta.get("val"))
+        if node in reach and any(len(_batch_dims(v, symbol)) > 1 for v in values):
+            raise NoPlanError(f"{_name(node)} carries the batch twice")
+        had = any(_batch_dims(v, symbol) for arg in sources for v in _tensors(arg.meta.get("val")))
+        if node in reach and had and values and not any(_batch_dims(v, symbol) for v in values):
+            origin = node if node.target is not operator.getitem else node.args[0]
+            if any(word in _name(origin) for word in _BATCH_NORM) and lenient:
+                continue
+            raise NoPlanError(f"{_name(origin)} loses the batch dimension")
+    return lenient
+
+
+def _in_training(node: fx.Node) -> bool:
+    """Whether a batch_norm node takes statistics of the batch; the argument is named in the operator's schema."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    for flag in ("training", "train"):
+        if flag in names:
+            place = names.index(flag)
+            return bool(node.args[place] if place < len(node.args) else node.kwargs.get(flag, True))
+    return "no_training" not in str(node.target)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [v for v in (value if isinstance(value, tuple | list) else [value]) if isinstance(v, Tensor)]
+
+
+def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    found, waiting = set(nodes), list(nodes)
+    while waiting:
+        for arg in waiting.pop().all_input_nodes:
+            if arg not in found:
+                found.add(arg)
+                waiting.append(arg)
+    return found
+
+
+def _aliases(inputs: Sequence[fx.Node], forward: dict[str, fx.Node]) -> list[int]:
+    """For each argument the first one that is the same tensor: a saved value and its detached twin."""
+    first: dict[str, int] = {}
+    same = []
+    for i, node in enumerate(inputs):
+        origin = forward.get(node.name, node)
+        while origin.op == "call_function" and _name(origin) in ("aten.detach", "aten.alias"):
+            (origin,) = origin.all_input_nodes
+        same.append(first.setdefault(origin.name, i))
+    return same
+
+
+def _symbols(inputs: Sequence[fx.Node], batch: sympy.Symbol) -> dict[sympy.Symbol, tuple[int, int | None]]:
+    """Where the values of symbols other than the batch can be read when the backward runs."""
+    found: dict[sympy.Symbol, tuple[int, int | None]] = {}
+    for i, node in enumerate(inputs):
+        value = node.meta["val"]
+        sizes = list(enumerate(value.shape)) if isinstance(value, Tensor) else [(None, value)]
+        for dim, size in sizes:
+            if isinstance(size, torch.SymInt) and isinstance(_expr(size), sympy.Symbol) and _expr(size) != batch:
+                found.setdefault(_expr(size), (i, dim))
+    return found

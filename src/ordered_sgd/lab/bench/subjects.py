@@ -1,0 +1,165 @@
+"""The steps that `osgd bench step` compares, each ready to be called."""
+
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.lab.bench.opponents import new_optimizer, selective_backprop_step, sgd_step
+from ordered_sgd.lab.bench.workloads import Batch, Workload
+from ordered_sgd.lab.experiments.allocator import keep_freed_memory
+from ordered_sgd.rules import Need, Observed
+from ordered_sgd.step import OrderedStep, StepRecord
+
+SGD, SELECTIVE, MEMORY = "sgd", "selective-backprop", "memory"
+ROWS = (SGD, "dense", "rows", "twopass", "auto", MEMORY, SELECTIVE)
+CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
+
+_BATCHES = 4  # taken in turn, so that no step finds its own input in the cache
+
+
+class Dial:
+    """A rule that says what it is set to: one step goes through all q, as training with an adaptive q does."""
+
+    needs: Need | None = None
+
+    def __init__(self, q: int) -> None:
+        self.q = q
+
+    def first_q(self, s: int) -> int:
+        """The q it is set to."""
+        return min(self.q, s)
+
+    def next_q(self, q: int, s: int, observed: Observed) -> int:
+        """The q it is set to."""
+        return min(self.q, s)
+
+
+class Subjects:
+    """A workload's steps by name, each with a copy of one model, and the pieces that the limits are made of.
+
+    Parameters
+    ----------
+    workload
+        What is trained.
+    s
+        Batch size.
+    names
+        Which of `ROWS`; all when not given.
+
+    Examples
+    --------
+    >>> from ordered_sgd.lab.bench.workloads import WORKLOADS
+    >>> subjects = Subjects(WORKLOADS["logistic"], s=8)
+    >>> subjects.set_q(4)
+    >>> record = subjects.calls["dense"]()
+    >>> record.q, record.engine
+    (4, 'dense')
+    """
+
+    def __init__(self, workload: Workload, *, s: int, names: tuple[str, ...] = ROWS) -> None:
+        keep_freed_memory()  # or how long a step takes depends on what was freed before it
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
+        self.workload = workload
+        self.s, self.q = s, s
+        self.model = workload.build()
+        self.batches = [workload.make_batch(s, generator) for _ in range(_BATCHES)]
+        self.models: dict[str, nn.Module] = {}
+        self.steps: dict[str, OrderedStep] = {}
+        self._dial = Dial(s)
+        self.calls = {name: self._call(name) for name in names}
+
+    def set_q(self, q: int) -> None:
+        """Every step keeps q samples from now on."""
+        self.q = self._dial.q = q
+        if MEMORY in self.steps:
+            self._remember()
+        for step in self.steps.values():
+            if step.q is not None:  # before the first batch the dial is read anyway
+                step.end_epoch()
+
+    def warm(self) -> None:
+        """Let the engine with a memory see every batch once, and then some candidates by themselves."""
+        if MEMORY in self.steps:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that it scores everything: `ran` tells
+                for _ in range(_BATCHES + 2):
+                    self.calls[MEMORY]()
+
+    def _remember(self) -> None:
+        """A new step with a memory: the number of its candidates is fixed, and goes with q."""
+        before = self.steps[MEMORY]
+        self.steps[MEMORY] = OrderedStep(
+            before.model,
+            self.workload.criterion,
+            before.optimizer,
+            rule=self._dial,
+            engine="memory",
+            candidates=min(CANDIDATES * self.q, self.s),
+        )
+
+    def pieces(self) -> dict[str, Callable[[], object]]:
+        """What the limits are added up from, at the present q, on a model of their own.
+
+        ``score s``: forward of s samples without a graph; ``forward s``, ``forward q``: with one, dropped at once;
+        ``sgd q``: a whole step on a batch of q.
+        """
+        model = copy.deepcopy(self.model)
+        optimizer = new_optimizer(model)
+        workload, q = self.workload, self.q
+        whole, part = self._cycle(), ((x[:q], y[:q]) for x, y in self._cycle())
+
+        def forward(batches: Iterator[Batch]) -> Tensor:
+            x, y = next(batches)
+            return workload.criterion(model(x), y)
+
+        def score() -> Tensor:
+            with torch.no_grad():
+                return forward(whole)
+
+        return {
+            "score s": score,
+            "forward s": lambda: forward(whole),
+            "forward q": lambda: forward(part),
+            "sgd q": lambda: sgd_step(model, workload.mean_loss, optimizer, *next(part)),
+        }
+
+    def _cycle(self) -> Iterator[Batch]:
+        return itertools.cycle(self.batches)
+
+    def _call(self, name: str) -> Callable[[], Any]:
+        model = self.models[name] = copy.deepcopy(self.model)
+        optimizer = new_optimizer(model)
+        batches, workload = self._cycle(), self.workload
+        if name == SGD:
+            return lambda: sgd_step(model, workload.mean_loss, optimizer, *next(batches))
+        if name == SELECTIVE:
+            draws = torch.Generator().manual_seed(0)
+            return lambda: selective_backprop_step(
+                model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws
+            )
+        options: dict[str, Any] = {"engine": name, **workload.options.get(name, {})}
+        step = OrderedStep(model, workload.criterion, optimizer, rule=self._dial, **options)
+        self.steps[name] = step
+        if name == MEMORY:
+            numbered = zip(batches, itertools.cycle(range(_BATCHES)))
+            return lambda: self._step_with_memory(*next(numbered))
+        return lambda: step(*next(batches))
+
+    def _step_with_memory(self, batch: Batch, number: int) -> StepRecord:
+        index = torch.arange(number * self.s, (number + 1) * self.s)
+        return self.steps[MEMORY](*batch, index=index)
+
+    def ran(self, name: str) -> tuple[str, str]:
+        """The engine that runs in a step of this name, and why, where it is another than was asked for."""
+        if name not in self.steps:
+            return name, ""
+        record: StepRecord = self.calls[name]()
+        if name == MEMORY and record.scored is None:
+            record = self.calls[name]()  # that may have been an audit
+        return record.engine, self.steps[name].why or ""

@@ -1,0 +1,225 @@
+"""`osgd compare`: ordered SGD against plain SGD and the random-q control."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.lab.cli.options import Q, backend_options, json_option, show, write
+from ordered_sgd.lab.cli.progress import epoch_bar
+
+_TUNED = ("digits", "semeion")  # small enough for a search of the rate by default
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--data", default="digits", show_default=True, help="A name, a file, or package.module:function.")
+@click.option("--target", default="-1", help="Column of the labels in a CSV or Parquet file; the last one by default.")
+@click.option("--model", default="logistic", show_default=True, help="logistic, svm, lenet, preact-resnet18, ...")
+@click.option("--trials", type=click.IntRange(min=1), default=5, show_default=True, help="Seeds.")
+@click.option("--epochs", type=click.IntRange(min=1), default=20, show_default=True, help="Passes over the data.")
+@click.option("--s", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in a mini-batch.")
+@click.option(
+    "--lr", type=float, default=0.01, show_default=True, help="Learning rate, divided by 10 from epoch 10 on."
+)
+@click.option("--tune/--no-tune", default=None, help="Also each method at its best rate; on for digits and Semeion.")
+@click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
+@click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
+@click.option("--memory", is_flag=True, help="Also ordered SGD by the engine with a memory.")
+@click.option("--recall", type=float, default=0.95, show_default=True, help="Recall that it is to hold.")
+@click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
+@backend_options
+@click.option("--force", is_flag=True, help="Run again what is recorded already.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("compare.html"),
+    show_default=True,
+    help="The report, one HTML page.",
+)
+@json_option
+def command(
+    data: str,
+    target: str,
+    model: str,
+    trials: int,
+    epochs: int,
+    s: int,
+    lr: float,
+    tune: bool | None,
+    qs: tuple[float, ...],
+    adam: bool,
+    memory: bool,
+    recall: float,
+    engine: str,
+    workers: int | None,
+    backend: str,
+    address: str | None,
+    force: bool,
+    quiet: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Ordered SGD against plain SGD and the random-q control.
+
+    The control keeps as many samples as ordered SGD does in every epoch, at the same rate, but draws them at random.
+    With --tune each method is also run at the best rate of a grid, picked on a fifth of the training set that is held
+    out: keeping large losses acts partly as a larger step. Every run is recorded and not run twice; Ctrl-C stops, and
+    the same command goes on; use --force after a change to a model of your own. Writes a report as one HTML page.
+    """
+    from ordered_sgd.lab.data.catalog import CATALOG
+    from ordered_sgd.lab.experiments.backends import choose
+    from ordered_sgd.lab.experiments.comparison import compare, runs_of
+    from ordered_sgd.lab.experiments.own import check_model
+    from ordered_sgd.lab.experiments.run import counted, problem_for, training_for
+    from ordered_sgd.lab.experiments.spec import ExperimentSpec
+    from ordered_sgd.lab.experiments.store import Records
+    from ordered_sgd.lab.report.findings import summary, verdicts
+    from ordered_sgd.lab.report.page import compare_page
+
+    if not lr > 0:
+        raise ArgumentError(message("osgd compare", "--lr", "be positive", lr, "The paper's is 0.01."))
+    data, model, loss = _described(data, model)
+    _check_out(out)
+    base = ExperimentSpec(data=data, target=target, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine)
+    if engine == "memory":
+        base = base.but(recall=recall)
+    base = counted(base)  # of a data set that is here in part
+    problem = problem_for(base)
+    # what does not fit together is refused before anything is trained
+    training = training_for(base.but(epochs=1), problem)
+    if problem.model is not None:
+        check_model(data, problem.model, next(iter(training.plain)).x[:2], len(problem.train.classes))
+    train, test, _ = problem
+    if data not in CATALOG:
+        base = base.but(fingerprint=problem.fingerprint)
+    tuned = data in _TUNED if tune is None else tune
+    extra = [base.but(q=q) for q in qs]
+    if adam:
+        extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
+    if memory:
+        extra.append(base.but(engine="memory", recall=recall))
+        training_for(extra[-1].but(epochs=1), problem)  # refuses a recall that is none
+    records = Records()
+    samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
+    request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
+    total = runs_of(extra, trials=trials, tune=tuned) * epochs
+    with (
+        choose.backend(backend, records, address=address, workers=workers, again=force) as run_all,
+        epoch_bar("osgd compare", total, quiet=quiet) as run_all.progress,
+    ):
+        records.ask({"command": "compare", **request, "samples": samples})
+        arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
+    rows, found = summary(arms), verdicts(arms)
+    # what was found comes first: it is not lost when the page cannot be written
+    if as_json:
+        show(rows, title="", as_json=True)
+    else:
+        _tell(found, rows, f"{samples}, {model}, {epochs} epochs")
+    write(out, compare_page(arms, rows, found, base, train, test, records.artifact))
+    if not as_json:
+        click.echo(f"written: {out}", err=True)
+
+
+def _described(data: str, model: str) -> tuple[str, str, Any]:
+    """Data, model and loss for the spec: a file by its whole path, and a function as the model that it makes."""
+    from ordered_sgd.lab.data.custom import SUFFIXES
+    from ordered_sgd.lab.experiments.own import is_function
+
+    suffix = Path(data).suffix.lower()
+    if _given("target") and suffix not in (".csv", ".parquet"):
+        rule = "stand with a CSV or Parquet file"
+        raise ArgumentError(message("osgd compare", "--target", rule, f"--data {data}", "Leave --target out."))
+    if is_function(data):
+        if _given("model"):
+            remedy = "Leave --model out: the function makes the model."
+            raise ArgumentError(
+                message("osgd compare", "--model", "stand without a function", f"--data {data}", remedy)
+            )
+        return data, data, "cross-entropy"
+    return str(Path(data).resolve()) if suffix in SUFFIXES else data, model, _loss(model)
+
+
+def _given(name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _check_out(path: Path) -> None:
+    """Refuse a file that cannot be written, before hours of training; leaves none behind."""
+    new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        rule, got, remedy = "be a file that can be written", f"{path} ({error.strerror})", "Name another one."
+        raise ArgumentError(message("osgd compare", "--out", rule, got, remedy)) from error
+    if new:
+        path.unlink()
+
+
+def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None:
+    """The sentences and the tables, for people."""
+    for sentence in found:
+        click.echo(sentence)
+    show(error_table(rows), title=f"test error in percent, {of}", as_json=False)
+    title = (
+        "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
+    )
+    show(cost_table(rows), title=title, as_json=False)
+    if remembering := memory_table(rows):
+        title = "engine with a memory: share of samples scored, and of the q largest losses found in the last epoch"
+        show(remembering, title=title, as_json=False)
+
+
+def _loss(model: str) -> Any:
+    return "hinge-sum" if model == "svm" else "binary" if model.startswith("figure1") else "cross-entropy"
+
+
+def error_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Last and best epoch of every arm, and its difference from the first one."""
+    from ordered_sgd.lab.report.findings import interval, spread
+
+    return [
+        {
+            "method": row["method"],
+            "last": spread(row["error"], row["std"], row["diverged"], row["seeds"]),
+            "best": spread(row["best_error"], row["best_std"]),
+            "against sgd": interval(row["difference"], row["half_width"]),
+            "improvement": "" if row["improvement"] is None else f"{round(row['improvement'], 1) + 0:.1f} %",
+        }
+        for row in rows
+    ]
+
+
+def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Cross-entropy, calibration error, seconds and samples of every arm."""
+    return [
+        {
+            "method": row["method"],
+            "entropy": _number(row["cross_entropy"], 3),
+            "scaled": _number(row["cross_entropy_scaled"], 3),
+            "calib.": _number(row["calibration_error"], 3),
+            "s/epoch": _number(row["seconds_per_epoch"], 3),
+            "s to sgd": f"{_number(row['seconds_to_error'], 2)} ({row['reached']}/{row['seeds']})",
+            "backprop.": "" if row["backpropagated"] is None else f"{100 * row['backpropagated']:.0f} %",
+        }
+        for row in rows
+    ]
+
+
+def memory_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Of the arms whose engine has a memory: the share of samples that was scored, and the recall of the last epoch."""
+    return [
+        {"method": row["method"], "scored": f"{100 * row['scored']:.0f} %", "recall": _number(row["recall"], 3)}
+        for row in rows
+        if row["scored"] is not None
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,85 @@
+"""Runs over processes of this machine, each with the threads of its spec; they end with their parent."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ordered_sgd.errors import RecordError, message
+from ordered_sgd.lab.experiments.backends.backend import LOOK, Backend, workers_for
+from ordered_sgd.lab.experiments.run import run
+from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.experiments.store import Records
+
+
+class Processes(Backend):
+    """Carries out runs in processes of this machine; with one worker in this one. See `Backend`."""
+
+    _pool: ProcessPoolExecutor | None = None
+    _news: Any = None
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        if self._pool is None:
+            return
+        processes = dict(self._pool._processes or {})
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.join()
+
+    def carry_out(self, specs: Sequence[ExperimentSpec]) -> None:
+        """Run and record all of these, each once; return when they are over."""
+        count = workers_for(specs) if self.workers is None else self.workers
+        if count > 1 and (len(specs) > 1 or self._pool is not None):
+            self._side_by_side(specs, count)
+            return
+        for spec in specs:
+            run(spec, self.records, again=self.again, on_row=partial(self.report, spec))
+
+    def _side_by_side(self, specs: Sequence[ExperimentSpec], count: int) -> None:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._news = context.Queue()
+            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(self._news,))
+        waiting = {self._pool.submit(_work, spec, self.records.folder, self.again) for spec in specs}
+        while waiting:
+            done, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+            while not self._news.empty():
+                self.progress(*self._news.get())
+            for one in done:
+                try:
+                    one.result()
+                except BrokenProcessPool as error:
+                    remedy = "Run the command again: it goes on. If memory was short, with fewer --workers."
+                    got = "one that was killed"
+                    raise RecordError(message("Processes", "workers", "run to their end", got, remedy)) from error
+
+
+_news: Any = None  # in a worker: where it reports to
+
+
+def _start(news: Any) -> None:
+    """Prepare a worker: it reports epochs, leaves Ctrl-C to its parent, and ends with it."""
+    global _news
+    _news = news
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(spec: ExperimentSpec, folder: Path, again: bool) -> None:
+    run(spec, Records(folder), again=again, on_row=lambda row: _news.put((spec, row.epoch)))

@@ -1,0 +1,91 @@
+"""What a model is worth: errors and losses over a whole set, in evaluation mode."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ordered_sgd.engines.auto import convolves_channels_last
+from ordered_sgd.hinge import multiclass_hinge
+from ordered_sgd.lab.data.source import Batch
+from ordered_sgd.lab.experiments.spec import Loss
+
+AT_ONCE = 128  # samples: what a convolution makes of more does not stay in the processor's caches
+
+
+class Scores(NamedTuple):
+    """Of every sample: class scores (n, classes), loss (n,), label (n,)."""
+
+    scores: NDArray[np.float32]
+    losses: NDArray[np.float32]
+    y: NDArray[np.int64]
+
+    @property
+    def error(self) -> float:
+        """Share of wrong answers in percent."""
+        return 100 * float((self.scores.argmax(axis=1) != self.y).mean())
+
+
+def batches(source: Iterable[Batch], model: nn.Module) -> Iterator[Batch]:
+    """The batches of a source, with images laid out channels-last if the model's convolutions are: faster on a CPU."""
+    convolves = convolves_channels_last(model)
+    for x, y, indices in source:
+        yield Batch(x.to(memory_format=torch.channels_last) if convolves and x.dim() == 4 else x, y, indices)
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module, source: Iterable[Batch], criterion: Callable[[Tensor, Tensor], Tensor]) -> Scores:
+    """Scores and losses of all samples of a source; the model's mode is put back."""
+    was_training = model.training
+    model.eval()
+    try:
+        cut = ((x.split(AT_ONCE), y.split(AT_ONCE)) for x, y, _ in batches(source, model))
+        pieces = (piece for parts in cut for piece in zip(*parts, strict=True))
+        found = [(outputs := model(x), criterion(outputs, y), y) for x, y in pieces]
+    finally:
+        model.train(was_training)
+    outputs, losses, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+    return Scores(two_columns(outputs).numpy(), losses.numpy(), y.numpy())
+
+
+def two_columns(outputs: Tensor) -> Tensor:
+    """Class scores (n, classes); one score a of a binary classifier stands for (0, a)."""
+    return torch.stack([torch.zeros_like(outputs), outputs], dim=1) if outputs.dim() == 1 else outputs
+
+
+def criterion_for(loss: Loss, *, mixed: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
+    """The per-sample loss of a spec; `mixed` labels are shares of every class, as mixup gives them."""
+    if mixed:
+        return mixed_loss
+    return _CRITERIA[loss]
+
+
+def mixed_loss(outputs: Tensor, shares: Tensor) -> Tensor:
+    """Binary cross-entropy of the softmax against shares or labels, mean over classes (Verma et al., 2019)."""
+    if shares.dim() == 1:
+        shares = F.one_hot(shares, outputs.shape[1]).to(outputs.dtype)
+    return F.binary_cross_entropy(outputs.softmax(1), shares, reduction="none").mean(1)
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, y, reduction="none")
+
+
+def _mean_hinge(outputs: Tensor, y: Tensor) -> Tensor:
+    return F.multi_margin_loss(outputs, y, reduction="none")
+
+
+def _binary(outputs: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
+
+
+_CRITERIA: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": _cross_entropy,
+    "hinge-sum": multiclass_hinge,
+    "hinge-mean": _mean_hinge,
+    "binary": _binary,
+}

@@ -1,0 +1,218 @@
+"""One run from its spec to its record: found, resumed or trained."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ordered_sgd.errors import ArgumentError, RecordError, message
+from ordered_sgd.lab.data import Dataset, load
+from ordered_sgd.lab.data.catalog import CATALOG
+from ordered_sgd.lab.data.dataset import Split
+from ordered_sgd.lab.data.noise import flip_labels
+from ordered_sgd.lab.experiments.checkpoint import load_checkpoint, save_checkpoint
+from ordered_sgd.lab.experiments.epoch import EpochRow
+from ordered_sgd.lab.experiments.kernel_training import KERNELS, LinearTraining
+from ordered_sgd.lab.experiments.own import Problem, is_function, own_problem
+from ordered_sgd.lab.experiments.plan import HIDDEN_RULE_FROM
+from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.experiments.store import Records, Run, versions
+from ordered_sgd.lab.experiments.train import Training
+
+SPLITS: tuple[Split, ...] = ("train", "test")
+EVERY = 30.0  # seconds between two checkpoints
+
+
+def run(
+    spec: ExperimentSpec,
+    records: Records,
+    *,
+    again: bool = False,
+    on_row: Callable[[EpochRow], object] = lambda row: None,
+    data: tuple[Dataset, Dataset] | None = None,
+    every: float = EVERY,
+) -> Run:
+    """The record of a spec: as it is when the run is over, else trained from its last checkpoint on.
+
+    Parameters
+    ----------
+    spec, records
+        What to run, and where it is recorded.
+    again
+        Run it again from its beginning even if it is there; a finished record stays until the new one is whole.
+    on_row
+        Called with every epoch that is recorded now.
+    data
+        Training and test set, for data that no name stands for; else they are loaded by the spec.
+    every
+        Seconds between two checkpoints.
+    """
+    known = records.get(spec)
+    if known is not None and known.finished and not again:
+        return known
+    if known is None and not again and (same := _same_training(spec, records)) is not None:
+        records.copy(same.spec, spec)
+        for row in same.rows:
+            on_row(row)
+        return same._replace(spec=spec)
+    recorded = recorded_epochs(spec, records, again=again)
+    for event in events(spec, records.checkpoint(spec), recorded=recorded, data=data, every=every):
+        keep(event, spec, records, again=again)
+        if isinstance(event, EpochRow):
+            on_row(event)
+    found = records.get(spec)
+    assert found is not None
+    return found
+
+
+def _same_training(spec: ExperimentSpec, records: Records) -> Run | None:
+    """The finished run that differs in the hidden rule alone, where that is no difference.
+
+    The rule never fired there, or the rates are those of a path. Times are not taken from another run.
+    """
+    if spec.timed:
+        return None
+    other = records.get(spec.but(hidden_rule=not spec.hidden_rule))
+    if other is None or not other.finished:
+        return None
+    fired = any((row.train_accuracy or 0.0) >= HIDDEN_RULE_FROM for row in other.rows)
+    return other if spec.path or not fired else None
+
+
+class Began(NamedTuple):
+    """A run starts or goes on, with these versions of what its numbers may depend on."""
+
+    versions: dict[str, str]
+    first: bool  # in its first epoch
+
+
+class Ended(NamedTuple):
+    """A run is over; what it leaves beside its epochs."""
+
+    artifacts: dict[str, bytes]
+
+
+Event = Began | EpochRow | Ended
+
+
+def events(
+    spec: ExperimentSpec,
+    checkpoint: Path | None,
+    *,
+    recorded: int,
+    data: tuple[Dataset, Dataset] | None = None,
+    every: float = EVERY,
+) -> Iterator[Event]:
+    """What is to be recorded of a run, as it happens: from the last checkpoint on, or from the start without one.
+
+    `recorded` epochs are recorded already: a checkpoint that is ahead of them is not used.
+    """
+    training = training_for(spec, problem_for(spec, data))
+    if checkpoint is not None:
+        _resume(training, checkpoint, recorded=recorded)
+    yield Began(versions(), first=training.epoch == 1)
+    saved = time.monotonic()
+    for row in training.epochs():
+        if row is not None:
+            yield row
+        if checkpoint is not None and time.monotonic() - saved > every:
+            save_checkpoint(training.state_dict(), checkpoint)
+            saved = time.monotonic()
+    yield Ended(training.artifacts())
+
+
+def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = False) -> None:
+    """Record an event of a run; an epoch that is recorded already stays as it is."""
+    match event:
+        case Began():
+            known = records.get(spec)
+            stale = known is not None and not known.finished and known.versions != event.versions
+            # a run of several versions goes on, but does not keep epochs that are trained anew
+            records.begin(spec, again=again or (stale and event.first), on=event.versions)
+        case EpochRow():
+            records.add(spec, event)
+        case Ended():
+            for name, content in event.artifacts.items():
+                records.add_artifact(spec, name, content)
+            records.finish(spec)
+            records.checkpoint(spec).unlink(missing_ok=True)
+
+
+def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = False) -> int:
+    """Epochs of a run that need not be recorded any more; `again`: none, and its checkpoint is forgotten."""
+    if again:
+        records.checkpoint(spec).unlink(missing_ok=True)
+        return 0
+    known = records.get(spec)
+    return 0 if known is None else len(known.rows)
+
+
+def training_for(spec: ExperimentSpec, problem: Problem) -> Training:
+    """The run that a spec describes, at its beginning."""
+    return (LinearTraining if spec.engine == KERNELS else Training)(spec, *problem)
+
+
+def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> Problem:
+    """The training set and the set that errors are taken on, as the spec cuts them, and a user's own model.
+
+    Where no split was published the seed decides it, so that a spread over seeds is also one over test samples.
+
+    `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
+    share by the seed, and the test set is not looked at. `flipped` then makes labels of the training set wrong, and of
+    no other. A part of a published set is not taken for the whole: the spec must say how many samples there are.
+    """
+    train, test, model = _loaded(spec) if given is None else Problem(*given)
+    if train.partial and (spec.train_size is None or spec.train_size > len(train)):
+        remedy = f"Run: osgd data fetch {spec.data}, or ask for what is here: --train-size {len(train)}"
+        raise ArgumentError(message("problem_for", spec.data, "be whole", f"all but {train.missing}", remedy))
+    if len(train.classes) < 2:
+        got = f"{train.classes[0]!r} alone" if train.classes else "numbers to be predicted"
+        remedy = "Give it a column of classes with --target."
+        raise ArgumentError(message("problem_for", str(train.label), "hold two classes or more", got, remedy))
+    if spec.train_size is not None and spec.train_size < len(train):
+        train = train.take(np.random.default_rng(0).permutation(len(train))[: spec.train_size])
+    if spec.validation > 0:
+        order = np.random.default_rng(spec.seed).permutation(len(train))
+        cut = len(train) - max(1, round(spec.validation * len(train)))
+        train, test = train.take(order[:cut]), replace(train.take(order[cut:]), split="test")
+    if spec.flipped > 0:
+        train, _ = flip_labels(train, spec.flipped, np.random.default_rng(spec.seed))
+    return Problem(train, test, model)
+
+
+def counted(spec: ExperimentSpec) -> ExperimentSpec:
+    """The spec with the number of training samples that are here, where the published set has more."""
+    if spec.data not in CATALOG:
+        return spec
+    train = load(spec.data, "train", partial=True, seed=spec.seed)
+    return spec.but(train_size=len(train)) if train.partial and spec.train_size is None else spec
+
+
+def _loaded(spec: ExperimentSpec) -> Problem:
+    if is_function(spec.data):
+        torch.manual_seed(spec.seed)  # the function makes the model
+        return own_problem(spec.data, seed=spec.seed)
+    target: str | int = int(spec.target) if spec.target.lstrip("-").isdigit() else spec.target
+    train, test = (load(spec.data, split, partial=True, target=target, seed=spec.seed) for split in SPLITS)
+    return Problem(train, test)
+
+
+def _resume(training: Training, path: Path, *, recorded: int) -> None:
+    """Go on from the checkpoint, where there is one and the epochs before it are recorded."""
+    state = load_checkpoint(path)
+    if state is None:
+        return
+    remedy = "Remove it: the run then starts from its beginning."
+    if state.get("spec") != training.spec.to_json():
+        raise RecordError(message("checkpoint", str(path), "belong to this run", "another spec", remedy))
+    if recorded < state["epoch"] - 1:
+        return  # its records were removed: from the beginning, or they would lack the first epochs
+    try:
+        training.load_state_dict(state)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # an own model was changed, or this package
+        reason = " ".join(str(error).split())[:120]
+        raise RecordError(message("checkpoint", str(path), "fit the model of this run", reason, remedy)) from error

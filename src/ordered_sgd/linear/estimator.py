@@ -1,0 +1,267 @@
+"""What the three estimators share: their parameters, and how a training starts, goes on and ends."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.linear.objective import Array, Loss, Objective, State
+from ordered_sgd.linear.training import History, Patience, RatePlan, Samples, Schedule, rate_of, safe_rate, train
+from ordered_sgd.rules import Rule, resolve_q
+
+# Bytes are read as they are; everything else that is not a float32 becomes a float64, as elsewhere in scikit-learn.
+READ = {"accept_sparse": "csr", "dtype": [np.float64, np.float32, np.uint8], "order": "C"}
+
+
+# As a dataclass the parameters are written once: __init__ has them all, a subclass adds its own.
+@dataclass(kw_only=True, eq=False, repr=False)
+class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators, and what their parameters and attributes mean.
+
+    Parameters
+    ----------
+    batch_size
+        Samples in a mini-batch, s; clipped to the number of samples.
+    max_iter
+        Epochs.
+    q
+        Samples kept of a mini-batch: a count, or a share in (0, 1]. 1.0 is plain mini-batch SGD.
+    rule
+        How q moves over training, in place of `q`: `ordered_sgd.AccuracyRule()` is the paper's.
+    learning_rate
+        The plan: ``"cosine"`` falls from `eta0` towards zero over `max_iter` epochs, ``"constant"`` stays, and
+        ``{10: 0.1}`` goes on with a tenth of `eta0` from epoch 10.
+    eta0
+        The first learning rate; ``"auto"`` is one over the largest curvature that a batch is likely to have.
+    momentum
+        As in torch: ``v = momentum v + g; w = w - rate v``.
+    penalty, alpha, l1_ratio
+        ``"l2"``: ``alpha / 2 |w|^2``; ``"l1"``: ``alpha |w|_1``, by a proximal step, so that zeros are zeros;
+        ``"elasticnet"``: the share `l1_ratio` of the second and the rest of the first; or None. As in scikit-learn's
+        SGD the intercept is left alone. On sparse input an L1 share makes every step visit all weights.
+    fit_intercept
+        Whether there is an intercept.
+    input_scale
+        What every input is multiplied with as it is read, in training and prediction; 1/255 for bytes (uint8), which
+        are trained on without a copy.
+    early_stopping, validation_fraction, n_iter_no_change, tol
+        With `early_stopping` a share of the samples is held out, training stops when their score has not grown by more
+        than `tol` (None: 0) for so many epochs, and the best weights are kept. Without it a `tol` stops by the mean
+        training loss, and None, the default, never stops.
+    random_state
+        Seeds the order of the samples.
+    warm_start
+        Whether `fit` starts from the weights that are there.
+    verbose
+        Log every epoch with level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+
+    Attributes
+    ----------
+    coef_, intercept_
+        Weights, shape (n_classes, n_features), and intercepts, shape (n_classes,); for two classes (1, n_features) and
+        (1,), for a regression (n_features,) and (1,). float32 for float32 and uint8 input, else float64.
+    n_iter_, eta0_
+        Epochs trained, and the first learning rate.
+    loss_curve_, ordered_loss_curve_, q_curve_
+        By epoch: the mean loss of all samples and of the kept ones, each taken when its batch came, and q.
+    selection_counts_
+        How often each sample was kept in the last call of `fit` or `partial_fit`: the hardest are worth looking at.
+    classes_, n_features_in_, feature_names_in_
+        As everywhere in scikit-learn; the first only in classifiers.
+    """
+
+    batch_size: int = 64
+    max_iter: int = 50
+    q: float = 0.5
+    rule: Rule | None = None
+    learning_rate: RatePlan = "cosine"
+    eta0: float | Literal["auto"] = "auto"
+    momentum: float = 0.9
+    penalty: Literal["l2", "l1", "elasticnet"] | None = "l2"
+    alpha: float = 1e-4
+    l1_ratio: float = 0.15
+    fit_intercept: bool = True
+    input_scale: float = 1.0
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 5
+    tol: float | None = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "q": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="right")],
+        "rule": [HasMethods(["first_q", "next_q"]), None],
+        "learning_rate": [StrOptions({"constant", "cosine"}), dict],
+        "eta0": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "momentum": [Interval(Real, 0, 1, closed="left")],
+        "penalty": [StrOptions({"l2", "l1", "elasticnet"}), None],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "input_scale": [Interval(Real, 0, None, closed="neither")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
+        "random_state": ["random_state"],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+    }
+
+    def _loss(self) -> Loss:
+        raise NotImplementedError  # pragma: no cover
+
+    def _judge(self, y: Array, scores: Array, weight: Array) -> float:
+        """How good the scores of held-out samples are; more is better."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _train(
+        self, X: Array, y: Array, weight: Array, columns: int, *, partial: bool = False, stratify: bool = False
+    ) -> Self:
+        """Train on validated samples: for `max_iter` epochs, or when `partial` for one more."""
+        if partial and self.early_stopping:
+            raise ValueError("early_stopping should be False with partial_fit")
+        state, objective = self._first_state(X, columns, partial=partial), self._objective()
+        if not (partial and hasattr(self, "_history")):
+            self._history, self._rng = History(), _generator(self.random_state)
+        dtype = state.memory.dtype
+        if weight.min() < 0:
+            raise ValueError(f"Sample weights times class weights must not be negative, got {weight.min():g}.")
+        weight = np.ascontiguousarray(weight + 0.0, dtype)  # -0.0 becomes 0.0: kernels order losses by their bits
+        samples = Samples(_plain(X), np.ascontiguousarray(y, dtype), weight)
+        patience = None if partial or self.tol is None else Patience(self.n_iter_no_change, self.tol)
+        if self.early_stopping:
+            samples, patience = self._hold_out(samples, stratify=stratify)
+        schedule = self._schedule(samples, objective, columns, partial=partial)
+        self.selection_counts_ = np.zeros(len(y), np.int64)
+        try:
+            train(samples, state, objective, schedule, self._rng, self._history, self.selection_counts_, patience)
+        except NonFiniteLossError as error:
+            raise ValueError(_overflow(len(self._history.losses) + 1)) from error
+        if not np.isfinite(state.coef).all():  # in the very last step, whose losses nobody takes
+            raise ValueError(_overflow(len(self._history.losses)))
+        self._finish(state, patience)
+        return self
+
+    def _objective(self) -> Objective:
+        share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
+        alpha = self.alpha if self.penalty else 0.0
+        return Objective(
+            self._loss(),
+            l2=alpha * (1 - share),
+            l1=alpha * share,
+            momentum=self.momentum,
+            fit_intercept=self.fit_intercept,
+            epsilon=getattr(self, "epsilon", 1.0),
+            input_scale=self.input_scale,
+        )
+
+    def _first_state(self, X: Array, columns: int, *, partial: bool) -> State:
+        """Zeros; with a warm start the present weights; in a partial fit their momentum as well."""
+        dtype = np.float64 if X.dtype == np.float64 else np.float32
+        shape, by_column = (columns, X.shape[1]), sparse.issparse(X)
+        if not ((partial or self.warm_start) and hasattr(self, "coef_")):
+            return State.start(np.zeros(shape, dtype), np.zeros(columns, dtype), by_column=by_column)
+        coef = np.atleast_2d(self.coef_).astype(dtype)
+        if coef.shape != shape:
+            raise ValueError(f"warm_start needs weights of shape {shape}, but the last fit left {coef.shape}.")
+        velocity = self._velocity if partial else None
+        return State.start(coef, np.ravel(self.intercept_), by_column=by_column, velocity=velocity)
+
+    def _hold_out(self, samples: Samples, *, stratify: bool) -> tuple[Samples, Patience]:
+        """The samples to train on, and the stop that the others call for."""
+        X, y, weight, _ = samples
+        seed = int(self._rng.integers(np.iinfo(np.int32).max))
+        kept, held_out = train_test_split(
+            np.arange(len(y)),
+            test_size=self.validation_fraction,
+            random_state=seed,
+            stratify=y if stratify else None,
+        )
+        if not weight[held_out].any():
+            raise ValueError("The sample weights of the validation set are all zero; try another random_state.")
+
+        def judge(state: State) -> float:
+            scores = scores_of(X[held_out], state.coef, state.intercept, self.input_scale)
+            return self._judge(y[held_out], scores, weight[held_out])
+
+        return Samples(X, y, weight, kept), Patience(self.n_iter_no_change, self.tol or 0.0, judge)
+
+    def _schedule(self, samples: Samples, objective: Objective, columns: int, *, partial: bool) -> Schedule:
+        name = type(self).__name__
+        if isinstance(self.rule, type):
+            raise ValueError(f"The 'rule' parameter of {name} must be a rule, not a class. Got {self.rule} instead.")
+        s = self.batch_size if partial else min(self.batch_size, samples.size)
+        if self.eta0 != "auto":
+            self.eta0_ = float(self.eta0)
+        elif not (partial and hasattr(self, "eta0_")):
+            q = resolve_q(self.q, s) if self.rule is None else self.rule.first_q(s)
+            self.eta0_ = safe_rate(samples, objective, columns, q)
+        plan = "constant" if partial and self.learning_rate == "cosine" else self.learning_rate  # no end is known
+        rate = rate_of(plan, self.eta0_, self.max_iter, name)
+        level = logging.INFO if self.verbose else logging.DEBUG
+        return Schedule(s, self.q, self.rule, rate, 1 if partial else self.max_iter, level, name)
+
+    def _finish(self, state: State, patience: Patience | None) -> None:
+        coef, intercept = state.coef, state.intercept
+        if patience is not None and patience.judge is not None and patience.weights is not None:
+            coef, intercept = patience.weights
+        if patience is not None and self.tol is not None and patience.waited < patience.epochs:
+            text = f"{self.max_iter} epochs were not enough for tol={self.tol}. Raise max_iter, or use tol=None."
+            warnings.warn(text, ConvergenceWarning, stacklevel=5)
+        self.coef_, self.intercept_ = np.ascontiguousarray(coef), intercept
+        self._velocity = np.ascontiguousarray(state.velocity), state.intercept_velocity
+        history = self._history
+        self.n_iter_, self.q_curve_ = len(history.qs), list(history.qs)
+        self.loss_curve_, self.ordered_loss_curve_ = list(history.losses), list(history.ordered_losses)
+
+    def _scores(self, X: Any) -> Array:
+        """Scores (n, K) of samples that are yet to be validated."""
+        check_is_fitted(self, "coef_")  # not just any attribute: a fit that failed leaves some behind
+        X = validate_data(self, X, reset=False, **READ)
+        return scores_of(X, np.atleast_2d(self.coef_), np.ravel(self.intercept_), self.input_scale)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def scores_of(X: Array, coef: Array, intercept: Array, input_scale: float) -> Array:
+    """Scores (n, K) of rows, dense or sparse."""
+    scores: Array = (X @ coef.T) * coef.dtype.type(input_scale) + intercept
+    return scores
+
+
+def _plain(X: Any) -> Any:
+    """The rows as the kernels read them; a copy only of what lies oddly in memory."""
+    if not sparse.issparse(X):
+        return np.require(X, requirements=["C", "A"])
+    X.check_format()  # a column number that does not exist would be a write to foreign memory
+    return X
+
+
+def _overflow(epoch: int) -> str:
+    return f"Floating-point overflow in epoch {epoch}. Scale the data, with StandardScaler say, or lower eta0."
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    """A generator for scikit-learn's random_state; an int seeds it directly, as it would anywhere else in NumPy."""
+    if isinstance(random_state, Integral):
+        return np.random.default_rng(int(random_state))
+    return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))

@@ -1,0 +1,420 @@
+"""The engine with a memory: exact with all candidates, honest about what it misses, and the same after a restart."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, select_top_q
+from ordered_sgd.diagnostics.tracker import SelectionTracker
+from ordered_sgd.engines import memory as memory_module
+from ordered_sgd.engines.memory import LARGEST, PROBES, memory_bytes
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from ordered_sgd.lab.models import build
+from tests.step_parts import CE, same, sgd, weights
+
+N, S, Q = 320, 32, 4
+pytestmark = pytest.mark.filterwarnings("ignore::ordered_sgd.errors.TrapWarning")  # small q on purpose
+
+
+def data(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A problem that can be learnt, so that losses differ and keep their order from epoch to epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(N, 6, generator=generator)
+    return x, (x @ torch.randn(6, 4, generator=generator)).argmax(1)
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 4))
+
+
+def make(model: nn.Module, **options: Any) -> OrderedStep:
+    given = {"q": Q, "engine": "memory", **options}
+    return OrderedStep(model, CE, sgd(model), **given)
+
+
+def order(epochs: int, seed: int = 0) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        yield from torch.randperm(N, generator=generator).split(S)
+
+
+def train(step: OrderedStep, batches: Any, *, index: bool = True) -> list[StepRecord]:
+    x, y = data()
+    return [step(x[i], y[i], **({"index": i} if index else {})) for i in batches]
+
+
+def partly(monkeypatch: pytest.MonkeyPatch, audited: float) -> None:
+    """Another probability of scoring a batch whole."""
+    monkeypatch.setattr(memory_module, "AUDITED", audited)
+
+
+@pytest.mark.parametrize("options", [{}, {"trim": 2, "trim_epochs": 0}, {"cap": 1.0}, {"q": None, "rule": "accuracy"}])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_with_all_samples_as_candidates_it_is_the_exact_engine_bit_for_bit(
+    options: dict[str, Any], dropout: float
+) -> None:
+    if "rule" in options:
+        options = {"q": None, "rule": AccuracyRule()}
+    found = {}
+    for engine, more in (("memory", {"candidates": 1.0}), ("auto", {})):
+        model = network(dropout)
+        step = make(model, engine=engine, **options, **more)
+        torch.manual_seed(3)
+        records = []
+        for _ in range(3):
+            records += train(step, order(2), index=engine == "memory")
+            step.end_epoch()
+        found[engine] = (weights(model), records)
+    assert same(found["memory"][0], found["auto"][0])
+    for ours, theirs in zip(found["memory"][1], found["auto"][1], strict=True):
+        assert (ours.q, ours.engine, ours.correct, ours.mean_loss) == (
+            theirs.q, theirs.engine, theirs.correct, theirs.mean_loss
+        )  # fmt: skip
+        assert (ours.scored, ours.recall, ours.estimated) == (None, 1.0, False)
+        assert (theirs.scored, theirs.recall) == (None, None)
+
+
+def test_the_first_epoch_scores_everything_and_later_ones_the_largest_remembered_and_four_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partly(monkeypatch, 0.0)
+    step = make(network(), candidates=10)
+    assert all(record.scored is None for record in train(step, order(1)))
+    i = torch.arange(S)
+    remembered = step.state_dict()["memory"]["losses"][i]
+    (record,) = train(step, [i])
+    likely = select_top_q(remembered, 10)
+    assert record.engine == "memory"
+    assert record.scored is not None
+    assert record.scored.shape == (10 + PROBES,)
+    assert torch.isin(likely, record.scored).all()
+    assert torch.isin(record.rows, record.scored).all()
+    best = record.scored[select_top_q(record.losses[record.scored], Q)]
+    assert torch.equal(record.rows, best)
+
+
+def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partly(monkeypatch, 0.0)
+    x, y = data()
+    step = make(network(), candidates=8)
+    train(step, order(1))
+    before = step.state_dict()["memory"]["losses"]
+    index = torch.arange(S)
+    index[5], index[7] = N + 100, N  # never seen
+    record = step(x[:S], y[:S], index=index)
+    after = step.state_dict()["memory"]["losses"]
+    assert after.shape == (N + 101,)
+    assert torch.isinf(after[N + 1 : N + 100]).all()
+    assert record.scored is not None
+    assert {5, 7} <= set(record.scored.tolist())
+    known = record.scored[torch.isin(record.scored, torch.tensor([5, 7]), invert=True)]
+    expected = 0.3 * before[index[known]] + 0.7 * record.losses[known]
+    torch.testing.assert_close(after[index[known]], expected, rtol=1e-6, atol=0)
+    assert after[N] == record.losses[7]
+    rest = torch.isin(torch.arange(S), record.scored, invert=True)
+    assert torch.equal(after[index[rest]], before[index[rest]])
+    assert torch.equal(record.losses[rest], before[index[rest]])
+
+
+def test_the_gradient_is_that_of_the_chosen_samples() -> None:
+    x, y = data()
+    model, twin = network(), network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine="memory", candidates=8)
+    for i in order(3):
+        record = step(x[i], y[i], index=i)
+        twin.zero_grad()
+        CE(twin(x[i]), y[i])[record.rows].mean().backward()
+        for p, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, expected.grad, rtol=1e-5, atol=1e-7)
+    assert record.ordered_loss == record.losses[record.rows].mean()
+
+
+def test_mean_loss_and_right_answers_are_estimated_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    partly(monkeypatch, 0.0)
+    x, y = data()
+    model = network()
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine="memory", candidates=6)
+    i = torch.arange(S)
+    step(x[i], y[i], index=i)
+    for p in model.parameters():  # what is remembered is now wrong
+        p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(5))
+    stale = step.state_dict()
+    losses, right = CE(model(x[i]), y[i]).detach(), (model(x[i]).argmax(1) == y[i]).sum()
+    means, counts = [], []
+    for seed in range(300):
+        stale["loss"]["_extra_state"]["generator"] = torch.Generator().manual_seed(seed).get_state()
+        step.load_state_dict(stale)
+        record = step(x[i], y[i], index=i)
+        assert record.estimated
+        means.append(float(record.mean_loss))
+        counts.append(float(record.correct if record.correct is not None else np.nan))
+    for values, true in ((means, float(losses.mean())), (counts, float(right))):
+        error = np.std(values) / np.sqrt(len(values))
+        assert error > 0
+        assert abs(np.mean(values) - true) < 4 * error  # by chance once in 16,000 draws, and the draws are fixed
+
+
+def test_the_recall_that_is_reported_is_that_of_scoring_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits at random moments against the truth at every step, over seeds."""
+    partly(monkeypatch, 1 / 4)
+    x, y = data()
+    differences = []
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model = network(0.3)
+        step = make(model, candidates=6, generator=torch.Generator().manual_seed(seed))
+        truth, reported = [], []
+        for i in order(8, seed):
+            state = torch.get_rng_state()
+            audits = step.recall.audits if step.recall is not None else 0
+            with torch.no_grad():
+                losses = CE(model(x[i]), y[i])
+            torch.set_rng_state(state)
+            record = step(x[i], y[i], index=i)
+            if record.scored is not None:
+                # dropout masks of a part are others, so that found means: among the scored
+                truth.append(float(torch.isin(select_top_q(losses, Q), record.scored).float().mean()))
+            elif step.recall is not None and step.recall.audits > audits and step.recall.audits < 32:
+                reported.append(step._memory._candidates._found[-1][0] / Q)  # type: ignore[union-attr]
+        differences.append(np.mean(reported) - np.mean(truth))
+    error = np.std(differences, ddof=1) / np.sqrt(len(differences))
+    assert 0.01 < error < 0.05
+    assert abs(np.mean(differences)) < 3 * error
+
+
+def test_the_number_of_candidates_adapts_and_the_recall_is_in_every_record() -> None:
+    step = make(network(), recall=0.8)
+    records = train(step, order(24))
+    part = [record for record in records if record.scored is not None]
+    assert len(part) > 0.7 * len(records)
+    assert step.recall is not None
+    assert step.recall.low <= step.recall.mean <= step.recall.high
+    assert part[-1].recall == step.recall.mean > 0.75
+    assert step.why is None
+    assert np.mean([record.scored.shape[0] for record in part if record.scored is not None]) < 0.75 * S
+
+
+def test_a_recall_that_cannot_be_held_scores_everything_and_says_so() -> None:
+    _, y = data()
+    step = make(network(), recall=0.95)
+    generator = torch.Generator().manual_seed(9)
+    for i in order(6):  # every view of a sample is another sample
+        record = step(torch.randn(S, 6, generator=generator), y[i], index=i)
+    assert record.scored is None
+    assert step.why is not None
+    assert step.why.startswith("a recall of 0.95 needs ")
+    assert step.why.endswith(f" of {S} samples as candidates")
+    records = train(step, order(20))  # the same views again: it finds out by itself
+    assert any(record.scored is not None for record in records)
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule((0.5, 0.7), (2, 4)), LossMassRule(0.8)])
+def test_a_rule_moves_q_by_the_estimates(rule: Any) -> None:
+    paths = {}
+    for engine in ("memory", "auto"):
+        torch.manual_seed(1)
+        model = network()
+        step = make(model, q=None, rule=rule, engine=engine)
+        paths[engine] = []
+        for epoch in range(12):
+            train(step, order(1, epoch))
+            paths[engine].append(step.end_epoch())
+    assert paths["memory"][-1] < S
+    assert np.abs(np.subtract(paths["memory"], paths["auto"])).max() <= S // 8
+
+
+@pytest.mark.parametrize("at", [5, 37, 61])
+def test_a_restart_goes_on_bit_for_bit_in_the_middle_of_an_epoch(at: int, tmp_path: Any) -> None:
+    batches = list(order(9))
+    torch.manual_seed(4)
+    whole = network(0.2)
+    step = make(whole)
+    train(step, batches[:at])
+    state = {"model": whole.state_dict(), "optimizer": step.optimizer.state_dict(), "step": step.state_dict()}
+    torch.save({**state, "random": torch.get_rng_state()}, tmp_path / "run.pt")
+    expected = train(step, batches[at:])
+    state = torch.load(tmp_path / "run.pt", weights_only=True)
+    again = network(0.2)
+    step_again = make(again, generator=torch.Generator().manual_seed(77))
+    again.load_state_dict(state["model"])
+    step_again.optimizer.load_state_dict(state["optimizer"])
+    step_again.load_state_dict(state["step"])
+    torch.set_rng_state(state["random"])
+    found = train(step_again, batches[at:])
+    assert same(weights(again), weights(whole))
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.rows, b.rows)
+        assert (a.recall, a.engine, float(a.mean_loss)) == (b.recall, b.engine, float(b.mean_loss))
+    ours, theirs = step_again.state_dict()["memory"], step.state_dict()["memory"]
+    assert torch.equal(ours["losses"], theirs["losses"])
+    assert ours["candidates"]["found"] == theirs["candidates"]["found"]
+
+
+def test_a_batch_from_a_data_loader_with_its_indices_works() -> None:
+    x, y = data()
+    loader = DataLoader(TensorDataset(x, y, torch.arange(N)), batch_size=50, shuffle=True)
+    step = make(network(), candidates=8)
+    for _ in range(3):
+        for inputs, targets, index in loader:
+            record = step(inputs, targets, index=index)
+    assert record.count == N % 50
+    assert step.state_dict()["memory"]["losses"].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, list, lambda i: i.to(torch.int32), lambda i: i.to(torch.uint8)])
+def test_indices_may_be_arrays_lists_and_any_integers(kind: Any) -> None:
+    x, y = data()
+    assert make(network())(x[:S], y[:S], index=kind(torch.arange(S))).count == S
+
+
+WRONG = [
+    (None, "index must be given for engine 'memory'; got none. Call step(x, y, index=...)"),
+    (torch.arange(S - 1), f"index must have shape ({S},), one number per sample; got shape ({S - 1},)"),
+    (torch.arange(S)[:, None], f"index must have shape ({S},)"),
+    (torch.arange(S).float(), "index must be integers, shape (s,); got torch.float32"),
+    (torch.ones(S, dtype=torch.bool), "index must be integers, shape (s,); got torch.bool"),
+    ("names", "index must be integers, shape (s,); got str"),
+    (torch.arange(S) - 1, f"index must be at least 0 and below {LARGEST}; got -1 to {S - 2}"),
+    (torch.arange(S) + LARGEST, f"index must be at least 0 and below {LARGEST}"),
+    (torch.arange(S) // 2 + 3, "index must hold every sample once; got 3 twice. Draw a batch without replacement."),
+]
+
+
+@pytest.mark.parametrize(("index", "text"), WRONG)
+def test_wrong_indices_get_one_clear_error_before_anything_moves(index: Any, text: str) -> None:
+    x, y = data()
+    model = network()
+    step = make(model)
+    before = weights(model)
+    with pytest.raises(ArgumentError) as raised:
+        step(x[:S], y[:S], index=index)
+    assert str(raised.value).startswith(f"OrderedStep: {text}")
+    assert same(before, weights(model))
+
+
+OPTIONS = [
+    ({"recall": 0.0}, "recall must be a share in (0, 1]; got 0.0"),
+    ({"recall": 95}, "recall must be a share in (0, 1]; got 95"),
+    ({"recall": True}, "recall must be a share in (0, 1]; got True"),
+    ({"recall": "high"}, "recall must be a share in (0, 1]; got 'high'"),
+    ({"candidates": 0}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 0"),
+    ({"candidates": 1.5}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 1.5"),
+    ({"candidates": True}, "candidates must be an int of at least 1"),
+    ({"selection": "random"}, "selection must be 'top' for engine 'memory'; got 'random'"),
+    ({"probes": 3}, "probes must be an option of engine 'memory'; got 3. It takes recall, candidates, generator."),
+    ({"engine": "dense", "recall": 0.9}, "recall must be an option of engine 'dense'"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), OPTIONS)
+def test_what_it_cannot_do_is_refused_when_it_is_built(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        make(network(), **options)
+    assert str(raised.value).startswith(f"OrderedStep: {text}")
+
+
+def test_micro_batches_are_refused() -> None:
+    x, y = data()
+    with pytest.raises(ArgumentError, match="the batch must be one batch for engine 'memory'; got a list of micro"):
+        make(network())([(x[:4], y[:4]), (x[4:8], y[4:8])])
+
+
+def test_batchnorm_scores_everything_and_says_so() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+    step = make(model, candidates=8)
+    with pytest.warns(UserWarning, match="samples must not influence each other for engine memory"):
+        records = train(step, order(2))
+    assert all(record.scored is None for record in records)
+    assert step.why == "samples influence each other in BatchNorm1d in training"
+
+
+def test_a_sample_that_is_not_finite_is_named_by_its_place_in_the_batch() -> None:
+    x, y = data()
+    i = torch.arange(S)
+    for nonfinite in ("raise", "skip"):
+        model = network()
+        step = make(model, candidates=8, nonfinite=nonfinite)
+        train(step, order(1))
+        place = int(step.state_dict()["memory"]["losses"][i].argmax())  # surely scored
+        broken = x[:S].clone()
+        broken[place] = torch.nan
+        before, remembered = weights(model), step.state_dict()["memory"]["losses"]
+        if nonfinite == "raise":
+            with pytest.raises(NonFiniteLossError, match=f"nan at position {place} of {S} in step 10"):
+                step(broken, y[:S], index=i)
+        else:
+            assert step(broken, y[:S], index=i).q == 0
+        assert same(before, weights(model))
+        assert torch.equal(step.state_dict()["memory"]["losses"], remembered)
+
+
+def test_indices_that_now_mean_other_samples_break_nothing() -> None:
+    x, y = data(seed=8)
+    step = make(network())
+    train(step, order(10))
+    for i in order(10, seed=3):
+        record = step(x[i], y[i], index=i)
+    assert record.q == Q
+    assert step.recall is not None
+
+
+def test_the_tracker_takes_no_remembered_loss_for_a_computed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    partly(monkeypatch, 0.0)
+    step, tracker = make(network(), candidates=6), SelectionTracker(N)
+    train(step, order(1))
+    i = torch.arange(S)
+    (record,) = train(step, [i])
+    tracker.update(i, record)
+    tracker.end_epoch()
+    assert record.scored is not None
+    assert np.flatnonzero(np.isfinite(tracker.data_map().mean)).tolist() == record.scored.tolist()
+    assert tracker.seen.sum() == S
+    assert tracker.chosen.sum() == Q
+
+
+def test_other_engines_do_not_look_at_the_index() -> None:
+    x, y = data()
+    model = network()
+    assert OrderedStep(model, CE, sgd(model), q=Q, engine="dense")(x[:S], y[:S], index="anything").count == S
+
+
+def test_the_state_takes_four_bytes_a_sample_and_the_memory_an_eighth_more() -> None:
+    x, y = data()
+    step = make(network())
+    for start in range(0, 3000, S):  # in their order: the worst case of growing
+        step(x[:S], y[:S], index=torch.arange(start, start + S))
+    engine = step._memory
+    assert engine is not None
+    losses = step.state_dict()["memory"]["losses"]
+    assert losses.nbytes == 4 * losses.shape[0]
+    assert losses.nbytes <= engine._losses.nbytes <= memory_bytes(losses.shape[0])
+    assert memory_bytes(10**6) == 4_500_000
+    assert memory_bytes(10**8) == 450_000_000
+
+
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
+def test_a_large_model_runs_rows_on_the_candidates(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    partly(monkeypatch, 0.0)
+    torch._dynamo.reset()
+    found = {}
+    for engine, more in (("auto", {}), ("memory", {"candidates": 1.0}), ("few", {"candidates": 4})):
+        torch.manual_seed(0)
+        model = build("lenet", (1, 28, 28), 10, dropout=dropout)
+        step = OrderedStep(model, CE, sgd(model), q=3, engine="auto" if engine == "auto" else "memory", **more)
+        generator = torch.Generator().manual_seed(1)
+        x, y = torch.randn(16, 1, 28, 28, generator=generator), torch.randint(0, 10, (16,), generator=generator)
+        records = [step(x, y, index=range(16)) for _ in range(3)]
+        found[engine] = (weights(model), [record.engine for record in records])
+        torch._dynamo.reset()
+    assert found["memory"][1] == found["auto"][1] == ["dense", "rows", "rows"]
+    assert same(found["memory"][0], found["auto"][0])
+    assert found["few"][1] == ["dense", "memory", "memory"]

@@ -1,0 +1,263 @@
+"""`osgd compare`, `reproduce`, `report` and `records` on small data, one after the other."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from ordered_sgd.errors import ArgumentError
+from ordered_sgd.lab.cli.compare import command as compare
+from ordered_sgd.lab.cli.main import main
+from ordered_sgd.lab.cli.records import command as records
+from ordered_sgd.lab.cli.report import command as report
+from ordered_sgd.lab.cli.reproduce import command as reproduce
+
+SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERED_SGD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(command: object, *arguments: str) -> Result:
+    done = CliRunner().invoke(command, arguments)  # type: ignore[arg-type]
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done
+
+
+def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Path) -> None:
+    done = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam")
+    assert re.search(r"^ordered is (better|worse|not clearly different)", done.stdout)
+    for name in ("sgd", "ordered", "random", "ordered q=8", "adam", "ordered adam"):
+        assert f"│ {name.rjust(0)}" in done.stdout or name in done.stdout
+    page = (tmp_path / "compare.html").read_text()
+    assert page.count("<svg") == 3  # curves, which samples were chosen, the hardest of them
+    assert "% of the samples seen were not back-propagated" in page
+    assert "http://" not in re.sub(r"http://www.w3.org\S*|http://purl.org\S*|http://creativecommons\S*", "", page)
+    assert "<script" not in page
+    before = json.loads(run(records, "list", "--json").stdout)
+    again = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam", "--json")
+    assert json.loads(run(records, "list", "--json").stdout) == before  # nothing was run twice
+    assert len(json.loads(again.stdout)) == 6
+
+
+def test_the_engine_with_a_memory_is_an_arm_with_its_recall(tmp_path: Path) -> None:
+    done = run(compare, *SMALL, "--no-tune", "--memory", "--recall", "0.9", "--json")
+    rows = {row["method"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["sgd", "ordered", "random", "ordered memory recall=0.9"]
+    assert 0.8 < rows["ordered memory recall=0.9"]["recall"] <= 1
+    assert rows["ordered"]["recall"] is None
+    assert "recall is the share" in (tmp_path / "compare.html").read_text()
+    table = run(compare, *SMALL, "--no-tune", "--memory").stdout
+    assert "recall" in table
+    assert "recall" not in run(compare, *SMALL, "--no-tune").stdout
+
+
+@pytest.mark.slow
+def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
+    rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)
+    assert sum(" at " in row["method"] for row in rows) == 3
+    assert (tmp_path / "compare.html").read_text().count("<svg") == 4
+
+
+def test_a_table_of_one_s_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["kind,height,weight"] + [
+        f"{'cat' if i % 3 else 'dog'},{1000 * (i % 3 > 0) + rng.normal():.3f},{rng.normal():.3f}" for i in range(120)
+    ]
+    (tmp_path / "pets.csv").write_text("\n".join(lines))
+    given = (*SMALL, "--data", "pets.csv", "--target", "kind", "--s", "16", "--lr", "0.1", "--epochs", "8", "--json")
+    rows = json.loads(run(compare, *given).stdout)
+    assert [row["method"] for row in rows] == ["sgd", "ordered", "random"]
+    assert rows[0]["error"] < 20  # columns are brought to one scale
+    (tmp_path / "pets.csv").write_text("\n".join(lines[:60]))  # another file under the same name is not the same run
+    others = json.loads(run(compare, *given).stdout)
+    assert others[0]["cross_entropy"] != rows[0]["cross_entropy"]
+
+
+def test_a_label_of_the_test_set_that_is_put_right_makes_other_runs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {f"x_{part}": rng.normal(size=(40, 2)).astype(np.float32) for part in ("train", "test")}
+    parts |= {f"y_{part}": np.arange(40) % 2 for part in ("train", "test")}
+    found = []
+    for _ in range(2):
+        np.savez(tmp_path / "own.npz", **parts)
+        found.append(json.loads(run(compare, *SMALL, "--data", "own.npz", "--s", "8", "--json").stdout)[0]["error"])
+        parts["y_test"] = 1 - parts["y_test"]
+    assert found[0] + found[1] == pytest.approx(100)
+
+
+MINE = """
+import numpy as np
+from torch import nn
+from ordered_sgd.lab.data import from_arrays
+
+x = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
+data = from_arrays(x, (x[:, 0] > 0).astype(int))
+
+def make(): return data, nn.Linear(3, 2)
+def wrong(): return 3
+def narrow(): return data, nn.Linear(4, 2)
+def one_class(): return data, nn.Linear(3, 1)
+def pair(): return data, nn.LSTM(3, 2)
+def fails(): raise KeyError("no\\nsuch key")
+def refused(): return from_arrays(x[0], [1]), nn.Linear(3, 2)
+def other_classes(): return (from_arrays(x, [*"abc"] * 33 + ["a"]), from_arrays(x, [*"bc"] * 50)), nn.Linear(3, 3)
+def other_columns(): return (data, from_arrays(x[:, :2], (x[:, 0] > 0).astype(int))), nn.Linear(3, 2)
+def too_few(): return from_arrays(x[:2], [0, 1]), nn.Linear(3, 2)
+
+class Viewed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.classifier = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 2)
+    def forward(self, x):
+        return self.classifier(self.convolution(x).relu().view(len(x), -1))
+
+images = np.random.default_rng(0).integers(0, 256, size=(100, 3, 8, 8), dtype="uint8")
+def viewed(): return from_arrays(images, np.arange(100) % 2), Viewed()
+"""
+
+
+@pytest.fixture
+def _mine(tmp_path: Path) -> None:
+    (tmp_path / "mine_for_a_test.py").write_text(MINE)
+    (tmp_path / "broken_for_a_test.py").write_text("def make(:")
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of a command that is refused before anything is recorded or written."""
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", *SMALL, *arguments])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1), said
+    assert not list(Path().glob("**/*.html"))
+    assert not Path("home").exists()
+    return said.err.strip()
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_data_set_and_a_model_of_one_s_own(tmp_path: Path) -> None:
+    given = (*SMALL, "--data", "mine_for_a_test:make", "--s", "16")
+    assert len(json.loads(run(compare, *given, "--json").stdout)) == 3
+    told = " ".join(run(compare, *given).stdout.split())
+    assert "mine_for_a_test:make, 2 epochs" in told
+    assert "logistic" not in told + (tmp_path / "compare.html").read_text()
+    done = CliRunner().invoke(compare, [*SMALL, "--data", "mine_for_a_test:wrong"])
+    assert isinstance(done.exception, ArgumentError)
+    assert "must return (data, model); got int" in str(done.exception)
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_network_of_one_s_own_that_takes_a_view_of_its_convolution() -> None:
+    rows = json.loads(run(compare, *SMALL, "--data", "mine_for_a_test:viewed", "--s", "16", "--json").stdout)
+    assert [row["diverged"] for row in rows] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "mine_for_a_test:narrow",
+            r"mine_\S+ must return a model that fits its data; got RuntimeError: mat1 .*\(2, 3\)\. C",
+        ),
+        ("mine_for_a_test:one_class", r"got an output of shape \(2, 1\)\. Let it return a tensor of shape \(2, 2\)"),
+        ("mine_for_a_test:pair", "got an output of type tuple. Let it return a tensor"),
+        ("mine_for_a_test:fails", r"must run without an error; got KeyError: .*such key'. Correct it; .*osgd --debug"),
+        ("mine_for_a_test:refused", r"x must have shape \(n, features\)"),
+        (
+            "mine_for_a_test:other_classes",
+            r"classes are numbered alike; got 3 classes \(a, b, c\) to train on and 2 classes \(b, c\) to test on",
+        ),
+        ("mine_for_a_test:other_columns", r"must return two sets of samples alike; got shapes \(3,\) and \(2,\)"),
+        ("mine_for_a_test:too_few", "must return samples for a training and a test part; got 2 of 2 classes"),
+        ("mine_for_a_test:none", "must name a function that can be imported; got module .* has no attribute 'none'"),
+        ("broken_for_a_test:make", "must name a module that can be imported; got SyntaxError: .* Correct it"),
+    ],
+)
+def test_a_function_that_fails_or_does_not_fit_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    assert re.search(text, error_of(capsys, "--data", name))
+
+
+@pytest.mark.usefixtures("_mine")
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ("--data", "mine_for_a_test:make")
+    said = error_of(capsys, *own, "--model", "lenet")
+    assert said.endswith(
+        "--model must stand without a function; got --data mine_for_a_test:make. Leave --model out: "
+        "the function makes the model."
+    )
+    for data in (own, ("--data", "digits"), ("--data", "arrays.npz")):
+        said = error_of(capsys, *data, "--target", "kind")
+        assert f"--target must stand with a CSV or Parquet file; got --data {data[1]}. Leave" in said
+
+
+@pytest.mark.parametrize("place", ["/proc/x.html", "a_file/page.html", "a_folder"])
+def test_a_page_that_cannot_be_written_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (tmp_path / "a_file").write_text("")
+    (tmp_path / "a_folder").mkdir()
+    said = error_of(capsys, "--out", place)
+    assert re.match(rf"osgd compare: --out must be a file that can be written; got {place} \(.+\)\. Name ", said)
+
+
+def test_what_was_found_is_printed_though_the_page_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compare.html").write_text("the old one")
+
+    def full(path: Path, text: str) -> None:
+        assert path.read_text() == "the old one"
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("ordered_sgd.lab.cli.compare.write", full)
+    for form in ((), ("--json",)):
+        done = CliRunner().invoke(compare, [*SMALL, "--no-tune", "--trials", "1", *form])
+        assert isinstance(done.exception, OSError)
+        assert "ordered" in done.stdout
+
+
+@pytest.mark.slow
+def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
+    done = run(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL)
+    assert "figure1a: ordered is" in done.stdout
+    assert "[2 of 400 epochs]" in done.stdout
+    run(compare, *SMALL, "--no-tune")
+    run(report, "--markdown", "RESULTS.md", "--figures", "pictures")
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "RESULTS.md").read_text()
+    assert "Figure 1" in page
+    assert "[2 of 400 epochs]" in text
+    assert text.startswith("# Results\n")
+    assert "| sgd |" in text
+    assert (
+        len(list((tmp_path / "pictures").glob("*.png"))) == 6
+    )  # boundaries, curves of both, chosen, hardest, Figure 2
+    rows = list(csv.DictReader(io.StringIO(run(records, "export").stdout)))
+    assert len({(row["run_id"], row["epoch"]) for row in rows}) == len(rows) > 0
+    assert len(json.loads(run(records, "export", "--format", "json").stdout)) == len(rows)
+    run(records, "rm", rows[0]["run_id"])
+    assert "Not finished: records: runs must be recorded" in run(report).stdout + (tmp_path / "report.html").read_text()
+
+
+def test_the_list_tells_runs_and_hours(tmp_path: Path) -> None:
+    rows = json.loads(run(reproduce, "--list", "--json").stdout)
+    assert {"table1", "table5", "figure8", "ablation"} <= {row["exhibit"] for row in rows}
+    assert all(row["hours"] > 0 for row in rows)
+    only = json.loads(run(reproduce, "table1", "--rows", "semeion-*", "--list", "--json").stdout)
+    assert {row["row"] for row in only} >= {"semeion-logistic", "semeion-lenet-aug"}
+
+
+def test_without_records_the_way_to_some_is_told() -> None:
+    assert "make some: osgd compare" in run(records, "list").stderr
+    done = CliRunner().invoke(report, [])
+    assert "an experiment must be recorded; got none" in str(done.exception)

@@ -1,0 +1,32 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
+from ordered_sgd.lab.report.linear_bench import linear_bench_page
+from ordered_sgd.lab.report.step_bench import step_bench_page
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_figures_of_the_engine_page_are_those_of_its_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-step.json").read_text())
+    page = (DOCS / "engines.md").read_text()
+    assert page == step_bench_page(page, record, "engines.svg")
+    assert (DOCS / "engines.svg").exists()
+
+
+def test_the_figures_of_the_page_on_linear_models_are_those_of_its_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-linear.json").read_text())
+    page = (DOCS / "linear.md").read_text()
+    assert page == linear_bench_page(page, record)
+    assert len(record["reached"]) == 6
+
+
+@pytest.mark.skipif(not (DOCS / "records" / "bench-distributed.json").exists(), reason="not measured yet")
+def test_the_figures_of_the_page_on_ranks_are_those_of_its_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-distributed.json").read_text())
+    page = (DOCS / "distributed.md").read_text()
+    assert page == distributed_bench_page(page, record)
+    assert {row["ranks"] for row in record["rows"]} == {1, 2}

@@ -1,0 +1,347 @@
+"""What is ordered besides samples: `ignore_index`, accuracy, rules, the random control, bad input."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd.criterion import count_correct, ignore_index
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from ordered_sgd.rules import Rule
+from ordered_sgd.selection import _top_rows_numpy, _top_rows_torch, top_rows
+
+CE = nn.CrossEntropyLoss(reduction="none")
+
+
+def segmentation(seed: int = 0, ignored: int = 255) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(4, 5, 12, 12, generator=generator, requires_grad=True)
+    target = torch.randint(0, 5, (4, 12, 12), generator=generator)
+    target[torch.rand(target.shape, generator=generator) < 0.6] = ignored
+    return outputs, target
+
+
+@pytest.mark.parametrize("q", [0.1, 0.25, 1.0, 40, 10**6])
+def test_online_hard_example_mining_of_pixels(q: float) -> None:
+    outputs, target = segmentation()
+    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=255), q=q, unit="pixel")
+    losses = F.cross_entropy(outputs, target, ignore_index=255, reduction="none")[target != 255]
+    k = max(1, math.floor(q * losses.numel())) if isinstance(q, float) else min(q, losses.numel())
+    torch.testing.assert_close(loss_fn(outputs, target), losses.topk(k).values.mean())
+
+
+def test_ignored_pixels_never_count_even_when_few_are_left() -> None:
+    outputs, target = segmentation()
+    target[:] = 255
+    target[0, 0, :3] = 1
+    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=255), q=100, unit="pixel")
+    losses = F.cross_entropy(outputs, target, ignore_index=255, reduction="none")
+    torch.testing.assert_close(loss_fn(outputs, target), losses.sum() / 3)
+    target[:] = 255
+    value = loss_fn(outputs, target)
+    value.backward()
+    assert value.item() == 0
+    assert outputs.grad is not None
+
+
+def test_ignored_samples_of_a_flat_batch_do_not_count() -> None:
+    """Language models flatten (batch, tokens): the padding is then samples to be ignored."""
+    logits, target = torch.randn(30, 7), torch.arange(30) % 7
+    target[::3] = -100
+    half = OrderedLoss(CE, q=0.5)(logits, target)
+    torch.testing.assert_close(half, OrderedLoss(CE, q=0.5)(logits[target >= 0], target[target >= 0]))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected"),
+    [
+        (CE, -100),
+        (nn.NLLLoss(ignore_index=3), 3),
+        (F.cross_entropy, -100),
+        (partial(F.cross_entropy, ignore_index=7), 7),
+        (nn.MSELoss(), None),
+        (lambda outputs, target: outputs, None),
+    ],
+)
+def test_the_ignored_target_is_known_from_the_criterion(criterion: Any, expected: int | None) -> None:
+    assert ignore_index(criterion) == expected
+
+
+def test_accuracy_is_counted_over_what_is_valid() -> None:
+    outputs, target = segmentation(ignored=0)  # a class of the outputs, so that an ignored pixel could seem right
+    valid = target != 0
+    expected = (outputs.argmax(1)[valid] == target[valid]).sum()
+    assert count_correct(outputs, target, like=target, valid=valid) == expected
+    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), rule=AccuracyRule(), unit="pixel")
+    loss_fn(outputs, target)
+    loss_fn.end_epoch()
+    last = loss_fn._adaptive._last
+    assert last is not None
+    assert last.accuracy == pytest.approx((expected / valid.sum()).item())
+
+
+def test_a_rule_keeps_its_share_of_what_is_valid() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, rule=AccuracyRule(), unit="token")
+    losses = torch.rand(8, 16, requires_grad=True)
+    loss_fn(losses)
+    loss_fn.end_epoch(accuracy=0.92)  # a quarter
+    mask = torch.rand(8, 16) < 0.5
+    expected = ordered_mean(losses, 0.25, unit="token", mask=mask)
+    assert loss_fn(losses, mask=mask).item() == pytest.approx(expected.item())
+    shorter = torch.rand(8, 5, requires_grad=True)  # a share of a smaller batch as well, unlike a count of samples
+    assert loss_fn(shorter).item() == pytest.approx(ordered_mean(shorter, 0.25, unit="token").item())
+
+
+def test_loss_mass_sees_only_what_is_valid() -> None:
+    losses, mask = torch.rand(64, requires_grad=True), torch.arange(64) % 2 == 0
+    masked, alone = (OrderedLoss(lambda x: x, rule=LossMassRule(0.6)) for _ in range(2))
+    masked(losses, mask=mask)
+    alone(losses[mask])
+    share = masked.end_epoch() / 64
+    assert share == pytest.approx(alone.end_epoch() / 32, abs=1 / 32)
+
+
+def test_a_batch_of_nothing_valid_does_not_count_towards_the_rule() -> None:
+    losses = torch.rand(16, requires_grad=True)
+    one, two = (OrderedLoss(lambda x: x, rule=LossMassRule(0.6)) for _ in range(2))
+    for loss_fn in (one, two):
+        loss_fn(losses)
+    two(losses, mask=torch.zeros(16))
+    assert one.end_epoch() == two.end_epoch()
+
+
+def test_the_curve_of_millions_of_units_stays_short() -> None:
+    loss_fn = OrderedLoss(lambda x: x, rule=LossMassRule(0.5), unit="pixel")
+    losses = torch.rand(2, 100, 200, requires_grad=True)
+    loss_fn(losses)
+    assert loss_fn._adaptive._curve is not None
+    assert loss_fn._adaptive._curve.numel() == 4096
+    ordered, half = np.sort(losses.detach().numpy().ravel())[::-1].cumsum(), losses.sum().item() / 2
+    assert loss_fn.end_epoch() == pytest.approx(np.searchsorted(ordered, half) + 1, rel=2 / 4096 * 4)
+
+
+@pytest.mark.parametrize(("unit", "within"), [("token", "batch"), ("token", "sample"), ("sample", "batch")])
+def test_the_random_control_keeps_as_many_valid_units(unit: Any, within: Any) -> None:
+    losses, mask = torch.randn(8, 16, requires_grad=True), torch.rand(8, 16) < 0.6
+    kept = []
+    for selection in ("top", "random"):
+        loss_fn = OrderedLoss(lambda x: x, q=0.25, unit=unit, within=within, selection=selection)  # type: ignore[arg-type]
+        (gradient,) = torch.autograd.grad(loss_fn(losses, mask=mask), losses)
+        assert not gradient[~mask].any()
+        kept.append(gradient.bool().any(1) if unit == "sample" else gradient.bool())
+    assert kept[0].sum() == kept[1].sum()
+    assert not torch.equal(kept[0], kept[1])
+
+
+def test_trim_grows_over_the_epochs_and_is_in_the_state() -> None:
+    losses = torch.arange(20.0, requires_grad=True)
+    loss_fn = OrderedLoss(lambda x: x, q=1, trim=0.4, trim_epochs=4)
+    seen = []
+    for _ in range(6):
+        seen.append(loss_fn(losses).item())
+        loss_fn.end_epoch()
+    assert seen == [19, 17, 15, 13, 11, 11]
+    again = OrderedLoss(lambda x: x, q=1, trim=0.4, trim_epochs=4)
+    again.load_state_dict(loss_fn.state_dict())
+    assert again(losses).item() == 11
+    assert repr(again).endswith("trim=0.4)") or "trim=0.4" in repr(again)
+    counts = OrderedLoss(lambda x: x, q=1, trim=5, trim_epochs=2)
+    assert counts(losses).item() == 19
+    counts.end_epoch()
+    assert counts(losses).item() == 17
+
+
+@pytest.mark.parametrize("engine", ["dense", "rows", "twopass", "auto"])
+@pytest.mark.parametrize("options", [{"trim": 2, "cap": 1.7}])
+def test_a_step_trims_and_caps_with_every_engine(engine: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 6), torch.randint(0, 4, (16,))
+    models = [nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in models]
+    step = OrderedStep(models[0], CE, optimizers[0], q=5, engine=engine, trim_epochs=0, **options)
+    for _ in range(3):
+        record = step(x, y)
+        loss = ordered_mean(CE(models[1](x), y), 5, **options)
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+        assert record.q == 5
+        assert record.ordered_loss.item() == pytest.approx(loss.item(), rel=1e-5)
+    for one, two in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_that_trims_never_takes_the_batch_for_kept_whole() -> None:
+    model = nn.Linear(3, 2)
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=1.0, trim=0.25, trim_epochs=0)
+    assert step(torch.randn(8, 3), torch.randint(0, 2, (8,))).q == 6
+
+
+@pytest.mark.parametrize("s", [8, 40, 3000])
+@pytest.mark.parametrize("r", [1, 3, 7])
+def test_ranks_after_the_largest_are_the_same_by_sorting_and_by_partition(s: int, r: int) -> None:
+    values = np.random.default_rng(0).integers(0, max(2, s // 10), s).astype(np.float32)
+    for q in (1, s // 2 - r if s // 2 > r else 1, s - r):
+        expected = _top_rows_torch(torch.from_numpy(values), q, r)
+        assert np.array_equal(_top_rows_numpy(values, q, r), expected)
+        assert torch.equal(top_rows(torch.from_numpy(values), q, r), expected)
+
+
+def test_weights_of_samples_and_of_elements_multiply_before_the_order() -> None:
+    losses, weight = torch.rand(6, 4), torch.rand(6)
+    loss_fn = OrderedLoss(lambda x: x, q=3, unit="token")
+    expected = ordered_mean(losses * weight[:, None], 3, unit="token")
+    assert loss_fn(losses, sample_weight=weight).item() == expected.item()
+    assert loss_fn(losses, sample_weight=weight[:, None].expand(6, 4)).item() == expected.item()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"unit": "pixels"}, "unit must be one of sample, token, pixel, group; got 'pixels'. Did you mean 'pixel'?"),
+        ({"within": "row"}, "within must be one of batch, sample; got 'row'"),
+        ({"within": "sample"}, "within must be \"batch\" for unit='sample'; got 'sample'. Use unit="),
+        ({"trim": 1.0}, r"trim must be a count or a share in [0, 1); got 1.0. Use trim=0.1"),
+        ({"trim": -1}, r"trim must be a count or a share in [0, 1); got -1. Use trim=0.1"),
+        ({"mix": 1.5}, "mix must lie in [0, 1]; got 1.5. Use mix=0"),
+        ({"cap": 0.0}, "cap must be positive; got 0.0. Use cap=None"),
+        ({"mix": "a"}, "mix must lie in [0, 1]; got 'a'. Use mix=0"),
+        ({"trim": 1, "trim_epochs": -1}, "trim_epochs must be an int of at least 0; got -1. Use trim_epochs=0"),
+    ],
+)
+def test_a_wrong_knob_gets_rule_value_and_remedy(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        OrderedLoss(CE, q=0.5, **options)
+    assert str(error.value).startswith(f"OrderedLoss: {text}")
+    if "trim_epochs" not in options:
+        with pytest.raises(ArgumentError) as error:
+            ordered_mean(torch.ones(4), 2, **options)
+        assert str(error.value).startswith(f"ordered_mean: {text}")
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "text"),
+    [
+        (torch.ones(4, 3), {"mask": torch.ones(4)}, "mask must be a tensor of the shape of the losses, (4, 3); got"),
+        (torch.ones(4), {"mask": [1, 0, 1, 1]}, "mask must be a tensor of the shape of the losses, (4,); got list."),
+        (
+            torch.ones(4),
+            {"mask": torch.tensor([0.0, 0.0, -torch.inf, 0.0])},
+            "mask must be 1 where an element counts and else 0; got negative numbers.",
+        ),
+        (torch.ones(4, 3), {"cap": 2.0}, "losses must be one loss per sample, shape (s,); got shape (4, 3)."),
+        (torch.ones(4), {"unit": "group"}, 'ids must be given for unit="group" and no other; got none.'),
+        (torch.ones(4), {"ids": torch.ones(4).long()}, 'ids must be given for unit="group" and no other; got some'),
+        (torch.ones(4), {"unit": "group", "ids": torch.ones(4)}, "ids must be integers of shape (4,); got"),
+        (torch.ones(0, 3), {"unit": "token"}, "losses must hold at least one sample; got none."),
+        (torch.ones(2, 3).long(), {"unit": "token"}, "losses must be floating-point; got torch.int64."),
+        (torch.tensor(1.0), {"unit": "token"}, "losses must be one loss per sample, shape (s,); got a scalar."),
+        ([1.0, 2.0], {"unit": "token"}, "losses must be one loss per sample, shape (s,); got list."),
+        (torch.ones(4), {"unit": "token", "within": "sample"}, 'losses must be (s, ...) for within="sample"; got'),
+        (torch.ones(4), {"unit": "group", "ids": [0, 0, 1, 1]}, "ids must be integers of shape (4,); got list."),
+    ],
+)  # fmt: skip
+def test_a_wrong_batch_gets_rule_value_and_remedy(losses: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        ordered_mean(losses, 2, **options)
+    assert str(error.value).startswith(f"ordered_mean: {text}")
+
+
+def test_a_rule_counts_samples_whatever_is_masked() -> None:
+    losses, mask = torch.rand(40, requires_grad=True), torch.arange(40) < 20
+    loss_fn = OrderedLoss(lambda x: x, rule=FixedQ(0.25))
+    assert loss_fn(losses, mask=mask).item() == pytest.approx(ordered_mean(losses[:20], 10).item())
+
+
+def test_a_smaller_batch_keeps_as_many_samples_when_compiled_as_well() -> None:
+    def kept(compiled: bool) -> int:
+        loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+        run = torch.compile(loss_fn, backend="eager") if compiled else loss_fn
+        run(torch.randn(64, 3, requires_grad=True), torch.zeros(64, dtype=torch.int64))
+        loss_fn.end_epoch(accuracy=1.0)
+        x = torch.randn(16, 3, requires_grad=True)
+        run(x, torch.zeros(16, dtype=torch.int64)).backward()
+        assert x.grad is not None
+        return int(x.grad.abs().sum(1).count_nonzero())
+
+    assert kept(False) == kept(True) == 4
+
+
+def sequences(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(outputs, y, reduction="none").mean(1)
+
+
+def test_answers_are_counted_only_where_there_is_one_for_each_loss() -> None:
+    outputs, y = torch.randn(16, 5, 20, requires_grad=True), torch.randint(0, 5, (16, 20))
+    loss_fn = OrderedLoss(sequences, rule=AccuracyRule())
+    loss_fn(outputs, y, mask=torch.ones(16))
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        loss_fn.end_epoch()
+    model = nn.Conv1d(4, 5, 1)
+    step = OrderedStep(model, sequences, torch.optim.SGD(model.parameters(), lr=0.1), rule=AccuracyRule())
+    step(torch.randn(16, 4, 20), y)
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        step.end_epoch()
+
+
+def test_accuracy_of_groups_is_that_of_their_elements() -> None:
+    y = torch.randint(0, 3, (24,))
+    outputs = F.one_hot(y, 3).float().requires_grad_()
+    loss_fn = OrderedLoss(lambda o, t: F.cross_entropy(o, t, reduction="none"), rule=AccuracyRule(), unit="group")
+    loss_fn(outputs, y, ids=torch.arange(24) // 8)
+    loss_fn.end_epoch()
+    assert loss_fn._adaptive._last is not None
+    assert loss_fn._adaptive._last.accuracy == 1
+
+
+def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:
+    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn(torch.randn(4, 3, requires_grad=True), torch.full((4,), -100))
+    with pytest.raises(ArgumentError, match="accuracy must be given"):
+        loss_fn.end_epoch()
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])
+def test_groups_of_which_nothing_is_valid_are_zero_for_every_rule(rule: Rule) -> None:
+    loss_fn = OrderedLoss(CE, rule=rule, unit="group")
+    outputs = torch.randn(4, 3, requires_grad=True)
+    for _ in range(2):  # as the first batch, and after one with groups
+        found = loss_fn(outputs, torch.full((4,), -100), ids=torch.arange(4))
+        found.backward()
+        assert found.item() == 0
+        loss_fn(outputs, torch.zeros(4).long(), ids=torch.arange(4))
+
+
+def test_nothing_valid_is_zero_in_eval_mode_and_mixed_too() -> None:
+    loss_fn = OrderedLoss(CE, q=0.5, unit="group").eval()
+    assert loss_fn(torch.randn(4, 3), torch.full((4,), -100), ids=torch.arange(4)).item() == 0
+    assert ordered_mean(torch.rand(0), 0.5, mask=torch.ones(0)).item() == 0
+    assert ordered_mean(torch.rand(0, 5), 0.5, unit="token", within="sample", mask=torch.ones(0, 5)).item() == 0
+
+
+def test_a_cap_is_for_training_and_does_not_hide_what_is_infinite() -> None:
+    loss_fn = OrderedLoss(lambda x: x, q=1.0, cap=1.0)
+    losses = torch.tensor([10.0, 0.5])
+    assert loss_fn(losses).item() == 0.75
+    assert loss_fn.eval()(losses).item() == 5.25
+    assert ordered_mean(torch.tensor([torch.inf, 1.0]), 2, cap=1.0).item() == torch.inf
+    model = nn.Linear(1, 1, bias=False)
+    step = OrderedStep(
+        model, lambda o, y: (o.squeeze(1) / y).abs(), torch.optim.SGD(model.parameters(), lr=0.1), q=2, cap=1.0
+    )
+    with pytest.raises(NonFiniteLossError):
+        step(torch.ones(4, 1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize("q", [np.float32(0.5), np.int64(2), np.float64(0.5)])
+def test_numbers_of_numpy_are_numbers(q: Any) -> None:
+    losses = torch.arange(8.0).reshape(2, 4)
+    assert ordered_mean(losses, q, unit="token", within="sample").item() == 4.5
+    assert ordered_mean(losses.flatten(), 2, trim=np.int64(2)).item() == 4.5
