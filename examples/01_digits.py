@@ -67,7 +67,7 @@ def train(data: Data, rule: Rule, *, seed: int, epochs: int, rate: float = RATE,
         model,
         nn.CrossEntropyLoss(reduction="none"),
         optimizer,
-        rule=rule,
+        q=rule,
         selection="random" if at_random else "top",
         generator=torch.Generator().manual_seed(seed),
     )

@@ -73,7 +73,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     model = build(arguments.shard, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step = OrderedStep(
-        model, nn.CrossEntropyLoss(reduction="none"), optimizer, rule=AccuracyRule(), group=dist.group.WORLD
+        model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=AccuracyRule(), group=dist.group.WORLD
     )
     if arguments.checkpoint is not None and arguments.checkpoint.exists():
         resume(arguments.checkpoint, model, optimizer, step)

@@ -46,7 +46,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     batches = DataLoader(digits("train"), batch_size=S, shuffle=True)
-    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), rule=AccuracyRule(), group=dist.group.WORLD)
+    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=AccuracyRule(), group=dist.group.WORLD)
     model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
     accelerator.register_for_checkpointing(loss_fn)
     if arguments.checkpoint is not None and arguments.checkpoint.exists():

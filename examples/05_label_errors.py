@@ -59,7 +59,7 @@ def train(data: Dataset, rule: Rule, seed: int) -> SelectionTracker:
     pixels, classes = data.x[0].size, len(data.classes)
     model = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=1e-4)
-    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, rule=rule, engine="dense")
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=rule, engine="dense")
     tracker = SelectionTracker(len(data), y=data.y, classes=data.classes)
     source = BatchSource(data, S, rng=seed)
     for _ in range(EPOCHS):

@@ -29,7 +29,8 @@ from ordered_sgd.lab.data import load
 from ordered_sgd.lab.data.dataset import Split
 from ordered_sgd.lab.experiments.comparison import paired
 from ordered_sgd.lab.experiments.plan import Replay
-from ordered_sgd.lab.report.findings import in_words, interval
+from ordered_sgd.lab.report.findings import in_words
+from ordered_sgd.lab.report.summary import interval
 
 S, RATE = 32, 3e-3
 WORDS = 16
@@ -89,10 +90,10 @@ def compare(seed: int, epochs: int, folder: str) -> dict[str, Result]:
         report_to=[],
     )
     plain = finish(Trainer(build(seed), arguments, train_dataset=train), test)
-    ordered = finish(OrderedTrainer(build(seed), arguments, train_dataset=train, rule=AccuracyRule()), test)
+    ordered = finish(OrderedTrainer(build(seed), arguments, train_dataset=train, q=AccuracyRule()), test)
     # all that OrderedTrainer does not take itself goes to its loss function
     draws = torch.Generator().manual_seed(seed)
-    control = OrderedLossFunc("sequence", rule=Replay(ordered.path), selection="random", generator=draws)
+    control = OrderedLossFunc("sequence", q=Replay(ordered.path), selection="random", generator=draws)
     random = finish(OrderedTrainer(build(seed), arguments, train_dataset=train, compute_loss_func=control), test)
     return {"plain": plain, "ordered": ordered, "random q": random}
 

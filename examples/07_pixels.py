@@ -28,7 +28,7 @@ from ordered_sgd import OrderedLoss, batches
 from ordered_sgd.lab.data import Dataset, load
 from ordered_sgd.lab.data.dataset import Split
 from ordered_sgd.lab.experiments.comparison import paired
-from ordered_sgd.lab.report.findings import interval
+from ordered_sgd.lab.report.summary import interval
 
 SIDE, DIGITS, S = 24, 6, 4  # pixels of a scene, digits that are tried to place in it, scenes in a batch
 RATE = 0.005  # for all; at half and at twice of it ordered ended above plain as well, in both of the two seeds tried

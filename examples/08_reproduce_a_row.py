@@ -26,7 +26,8 @@ from ordered_sgd.errors import DataError
 from ordered_sgd.lab.experiments.backends.processes import Processes
 from ordered_sgd.lab.experiments.comparison import GRID, HELD_OUT
 from ordered_sgd.lab.experiments.recipes import PROTOCOLS, Exhibit, RateSearch
-from ordered_sgd.lab.experiments.requests import Reproduced, Request, reproduce
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
+from ordered_sgd.lab.experiments.requests import Request, reproduce
 from ordered_sgd.lab.experiments.store import Records, Run
 from ordered_sgd.lab.report.findings import verdicts
 from ordered_sgd.lab.report.reruns import q_by_epoch

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from ordered_sgd import AccuracyRule, FixedQ, OrderedStep, batches
 from ordered_sgd.lab.experiments.comparison import paired
 from ordered_sgd.lab.experiments.plan import Replay
-from ordered_sgd.lab.report.findings import in_words, interval
+from ordered_sgd.lab.report.findings import in_words
+from ordered_sgd.lab.report.summary import interval
 from ordered_sgd.rules import Need, Observed, Rule
 
 S, RATE, DROP = 64, 0.03, 20  # the rate is a tenth after so many epochs
@@ -86,7 +87,7 @@ def start(rule: Rule, seed: int, *, rate: float = RATE, at_random: bool = False)
         model,
         nn.CrossEntropyLoss(reduction="none"),
         torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9),
-        rule=rule,
+        q=rule,
         selection="random" if at_random else "top",
         generator=torch.Generator().manual_seed(seed),
     )

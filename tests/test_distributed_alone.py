@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ordered_sgd.core import distributed
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedLoss, OrderedStep, ordered_mean, ranks
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from tests.distributed.parts import CE, ddp, network
 from tests.step_parts import batch, sgd
@@ -41,8 +40,8 @@ def test_steps_with_a_group_of_one_are_steps_without_a_group(
 ) -> None:
     alone, model = network(), WRAPPERS[wrapper](network())
     rule = AccuracyRule(thresholds=(0.0, 0.9), divisors=(4, 8))
-    reference = OrderedStep(alone, CE, sgd(alone), rule=rule, engine="dense")
-    step = OrderedStep(model, CE, sgd(model), rule=rule, engine=engine, group=world)
+    reference = OrderedStep(alone, CE, sgd(alone), q=rule, engine="dense")
+    step = OrderedStep(model, CE, sgd(model), q=rule, engine=engine, group=world)
     for number in range(6):
         x, y = batch()
         given: tuple[Any, ...] = ([(x[:20], y[:20]), (x[20:], y[20:])],) if parts else (x, y)
@@ -95,7 +94,7 @@ def test_the_mean_and_its_gradient_are_those_without_a_group(q: float, dtype: to
 
 @pytest.mark.parametrize("rule", [AccuracyRule(thresholds=(0.0,), divisors=(4,)), LossMassRule(0.5)])
 def test_a_loss_with_a_group_of_one_moves_as_without(rule: Any, world: Any) -> None:
-    ours, theirs = OrderedLoss(CE, rule=rule, group=world), OrderedLoss(CE, rule=rule)
+    ours, theirs = OrderedLoss(CE, q=rule, group=world), OrderedLoss(CE, q=rule)
     for _ in range(3):
         outputs, y = torch.randn(16, 4, requires_grad=True), torch.randint(0, 4, (16,))
         assert torch.equal(ours(outputs, y), theirs(outputs, y))
@@ -124,7 +123,7 @@ def test_the_wrapper_has_its_module_back_after_an_error(world: Any) -> None:
 
 def test_a_loss_scale_past_float16_leaves_the_others_without_a_gradient() -> None:
     losses = torch.tensor([1.0, 3.0, 2.0], dtype=torch.float16, requires_grad=True)
-    joined = distributed.Joined(losses.detach().float(), (3,), 0, None)
-    (2.0**16 * distributed.mean_over_ranks(losses, torch.tensor([1]), joined)).backward()
+    joined = ranks.Joined(losses.detach().float(), (3,), 0, None)
+    (2.0**16 * ranks.mean_over_ranks(losses, torch.tensor([1]), joined)).backward()
     assert losses.grad is not None
     assert losses.grad.tolist() == [0.0, float("inf"), 0.0]  # and not NaN, which is 0 times infinity

@@ -23,7 +23,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not loaded_after("import ordered_sgd; dir(ordered_sgd)") & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["rules", "order", "errors", "theory", "linear"])
+@pytest.mark.parametrize("name", ["rules", "batches", "errors", "theory", "linear"])
 def test_modules_without_torch_stay_without_torch(name: str) -> None:
     assert not loaded_after(f"import ordered_sgd\nordered_sgd.{name}") & {"torch", "sklearn", "numba", "matplotlib"}
 
@@ -64,7 +64,7 @@ def test_a_type_checker_knows_what_the_names_are(tmp_path: Path) -> None:
     )
     assert 'Revealed type is "torch._tensor.Tensor"' in run.stdout, run.stdout
     assert "def (q: int, s: int, observed: ordered_sgd.rules.Observed) -> int" in run.stdout
-    assert 'Argument "q" to "OrderedLoss" has incompatible type "str"; expected "float | None"' in run.stdout
+    assert 'Argument "q" to "OrderedLoss" has incompatible type "str"; expected "float | Rule"' in run.stdout
     assert "Found 1 error" in run.stdout
 
 

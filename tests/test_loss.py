@@ -82,7 +82,7 @@ def test_a_criterion_that_can_be_seen_to_reduce_is_refused_at_construction(crite
     ],
 )
 def test_a_hidden_reduction_is_refused_at_the_first_call(criterion: object, value: str) -> None:
-    loss_fn = OrderedLoss(criterion, rule=AccuracyRule())  # type: ignore[arg-type]
+    loss_fn = OrderedLoss(criterion, q=AccuracyRule())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError) as error:
         loss_fn(*batch())
     assert f"got {value}. " in str(error.value)
@@ -92,10 +92,9 @@ def test_a_hidden_reduction_is_refused_at_the_first_call(criterion: object, valu
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "exactly one of q and rule must be given; got neither. Use q=0.5"),
-        ({"q": 4, "rule": AccuracyRule()}, "exactly one of q and rule must be given; got q=4 and rule=AccuracyRule("),
         ({"q": 0}, "q must be an int of at least 1 or a fraction in (0, 1]; got 0. Use q=1"),
-        ({"rule": 16}, "rule must have first_q, next_q and needs; got 16. Use rule=AccuracyRule(), or q="),
+        ({"q": None}, "q must be a count, a share in (0, 1] or a rule; got None. Use q=0.5 to keep half"),
+        ({"q": "half"}, "q must be a count, a share in (0, 1] or a rule; got 'half'. Use q=0.5 to keep half"),
         ({"q": 4, "selection": "rand"}, "selection must be one of top, random; got 'rand'. Did you mean 'random'?"),
     ],
 )
@@ -132,7 +131,7 @@ def feed(loss_fn: OrderedLoss, share_right: float, s: int = 64) -> None:
 
 
 def test_the_paper_s_rule_counts_right_answers_by_itself_and_moves_q_at_the_end_of_the_epoch() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     assert loss_fn.q is None
     feed(loss_fn, 0.5)
     feed(loss_fn, 1.0)
@@ -146,13 +145,13 @@ def test_the_paper_s_rule_counts_right_answers_by_itself_and_moves_q_at_the_end_
 
 
 def test_a_given_accuracy_wins_over_the_counted_one() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     feed(loss_fn, 1.0)
     assert loss_fn.end_epoch(accuracy=0.85) == 32
 
 
 def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     feed(loss_fn, 0.0)
     with torch.no_grad():
         feed(loss_fn, 1.0)
@@ -166,7 +165,7 @@ def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
 
 
 def test_accuracy_is_asked_for_when_it_cannot_be_counted() -> None:
-    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), rule=AccuracyRule())
+    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), q=AccuracyRule())
     loss_fn(torch.randn(8, requires_grad=True), torch.randn(8))
     with pytest.raises(ArgumentError, match=r"OrderedLoss.end_epoch: accuracy must be given; got None. Pass accuracy="):
         loss_fn.end_epoch()
@@ -185,7 +184,7 @@ def test_an_epoch_without_a_batch_cannot_end() -> None:
 
 
 def test_a_rule_divides_the_largest_batch_seen_and_a_smaller_one_keeps_what_it_has() -> None:
-    loss_fn = OrderedLoss(CE, rule=FixedQ(0.5))
+    loss_fn = OrderedLoss(CE, q=FixedQ(0.5))
     loss_fn(*batch(16))
     assert loss_fn.q == 8
     loss_fn(*batch(64))
@@ -195,14 +194,14 @@ def test_a_rule_divides_the_largest_batch_seen_and_a_smaller_one_keeps_what_it_h
 
 
 def test_a_larger_batch_in_a_later_epoch_gets_the_rule_s_answer_for_its_size() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     feed(loss_fn, 1.0, s=16)
     assert loss_fn.end_epoch(accuracy=0.91) == 4
     assert loss_fn.q_for(64) == 16
 
 
 def test_a_larger_batch_does_not_make_the_paper_s_rule_grow_back() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     feed(loss_fn, 1.0)
     assert loss_fn.end_epoch(accuracy=0.96) == 8
     feed(loss_fn, 1.0)
@@ -222,7 +221,7 @@ def test_a_rule_that_answers_nonsense_is_named(answer: object) -> None:
         next_q = first_q
 
     with pytest.raises(ArgumentError, match=r"the rule's q must be an int from 1 to s = 64; got .* Clip what"):
-        OrderedLoss(CE, rule=Wrong())(*batch(64))  # type: ignore[arg-type]
+        OrderedLoss(CE, q=Wrong())(*batch(64))  # type: ignore[arg-type]
 
 
 def test_a_fixed_q_is_not_overwritten_by_a_loaded_state() -> None:
@@ -251,7 +250,7 @@ def test_a_criterion_that_brings_targets_to_the_shape_of_its_outputs_is_taken() 
 
 
 def test_an_epoch_cannot_end_twice_and_named_arguments_are_counted() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     logits = torch.eye(8, requires_grad=True)
     loss_fn(input=logits, target=torch.arange(8))
     assert loss_fn.end_epoch() == 1
@@ -260,8 +259,8 @@ def test_an_epoch_cannot_end_twice_and_named_arguments_are_counted() -> None:
 
 
 def test_a_rule_without_parentheses_is_named() -> None:
-    with pytest.raises(ArgumentError, match=r"rule must have first_q, next_q and needs; got <class .*AccuracyRule"):
-        OrderedLoss(CE, rule=AccuracyRule)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"got <class .*AccuracyRule'>. Pass an instance: q=AccuracyRule\(\)\."):
+        OrderedLoss(CE, q=AccuracyRule)  # type: ignore[arg-type]
 
 
 def test_outputs_in_a_dict_do_not_hide_a_reduction() -> None:
@@ -280,7 +279,7 @@ def test_a_share_given_as_q_is_a_share_of_the_batch_at_hand() -> None:
 
 
 def test_loss_mass_follows_the_share_of_the_loss_over_batches_of_different_size() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule(0.9))
     loss_fn(torch.tensor([9.0, 1.0, 0.0, 0.0]).requires_grad_())
     loss_fn(torch.tensor([0.0, 5.0]).requires_grad_())
     loss_fn(torch.tensor([0.0, 1.0, 9.0, 0.0]).requires_grad_())
@@ -292,7 +291,7 @@ def test_loss_mass_follows_the_share_of_the_loss_over_batches_of_different_size(
 
 
 def test_loss_mass_grows_its_curve_with_the_batch_and_leaves_out_batches_that_are_not_finite() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule(0.9))
     loss_fn(torch.tensor([1.0, 0.0]).requires_grad_())
     loss_fn(torch.tensor([1.0, 1.0, 0.0, 0.0]).requires_grad_())
     loss_fn(torch.tensor([torch.nan, 1.0, 1.0, 1.0]).requires_grad_())
@@ -301,7 +300,7 @@ def test_loss_mass_grows_its_curve_with_the_batch_and_leaves_out_batches_that_ar
 
 
 def test_loss_mass_weighs_a_batch_by_its_size() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule(0.9))
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule(0.9))
     for _ in range(2):
         loss_fn(torch.arange(1.0, 65.0).requires_grad_())
         alone = loss_fn.end_epoch()
@@ -311,7 +310,7 @@ def test_loss_mass_weighs_a_batch_by_its_size() -> None:
 
 
 def test_an_epoch_of_nothing_but_nan_leaves_loss_mass_without_an_answer() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, rule=LossMassRule())
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule())
     loss_fn(torch.full((4,), torch.nan).requires_grad_())
     with pytest.raises(ArgumentError, match="LossMassRule: loss_share must be observed; got None"):
         loss_fn.end_epoch()
@@ -327,13 +326,13 @@ def test_a_state_restored_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_ha
             moved.append(loss_fn.end_epoch())
         return moved
 
-    first = OrderedLoss(CE, rule=rule)
+    first = OrderedLoss(CE, q=rule)
     epochs(first, range(2))
     feed(first, 1.0)
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
-    second = OrderedLoss(CE, rule=rule)
+    second = OrderedLoss(CE, q=rule)
     second.load_state_dict(torch.load(file, weights_only=True))
     assert (second.q, second.epoch) == (first.q, 2)
     moved = epochs(first, range(2, 5))
@@ -357,8 +356,8 @@ def test_the_random_control_keeps_q_rows_from_its_own_generator() -> None:
 
 @pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])
 def test_it_compiles_without_a_graph_break_and_without_a_recompile_per_step(rule: object) -> None:
-    loss_fn = OrderedLoss(CE, rule=rule)  # type: ignore[arg-type]
-    eager = OrderedLoss(CE, rule=rule)  # type: ignore[arg-type]
+    loss_fn = OrderedLoss(CE, q=rule)  # type: ignore[arg-type]
+    eager = OrderedLoss(CE, q=rule)  # type: ignore[arg-type]
     torch._dynamo.reset()
     graphs = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(loss_fn, fullgraph=True, backend=graphs)

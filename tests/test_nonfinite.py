@@ -35,7 +35,7 @@ def test_a_loss_that_is_not_finite_raises_with_step_and_position_and_changes_not
 def test_skipping_leaves_model_optimizer_and_rule_alone_and_says_so_in_the_record() -> None:
     model = network()
     optimizer = sgd(model)
-    step = OrderedStep(model, CE, optimizer, rule=AccuracyRule(thresholds=(0.0,), divisors=(2,)), nonfinite="skip")
+    step = OrderedStep(model, CE, optimizer, q=AccuracyRule(thresholds=(0.0,), divisors=(2,)), nonfinite="skip")
     step(*batch())
     before, state = weights(model), copy.deepcopy(optimizer.state_dict())
     x, y = batch()
@@ -149,7 +149,7 @@ def test_nothing_is_read_from_the_device_in_a_step_of_a_fused_optimizer() -> Non
             return func(*args, **(kwargs or {}))
 
     model = network()
-    step = OrderedStep(model, CE, sgd(model, fused=True), rule=AccuracyRule(), engine="dense")
+    step = OrderedStep(model, CE, sgd(model, fused=True), q=AccuracyRule(), engine="dense")
     x, y = batch()
     step(x, y)
     step._raise_late()  # reads the verdict of the first step
@@ -193,7 +193,7 @@ def test_the_answers_of_a_batch_that_is_skipped_do_not_count(deferred: bool, mon
     if deferred:
         monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
     model = network()
-    step = OrderedStep(model, CE, sgd(model, fused=True), rule=AccuracyRule(), nonfinite="skip")
+    step = OrderedStep(model, CE, sgd(model, fused=True), q=AccuracyRule(), nonfinite="skip")
     x, y = batch()
     step(x, y)
     for position in range(4):

@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     def run() -> list[Tensor]:
         torch.manual_seed(7)
         model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 4))
-        step = OrderedStep(model, CE, sgd(model), rule=AccuracyRule(thresholds=(0.1, 0.2), divisors=(2, 4)))
+        step = OrderedStep(model, CE, sgd(model), q=AccuracyRule(thresholds=(0.1, 0.2), divisors=(2, 4)))
         for _ in range(3):
             for _ in range(10):
                 step(*batch())
@@ -125,7 +125,7 @@ def test_a_scheduler_and_zeroed_gradients_work_as_in_any_loop() -> None:
 
 def test_the_rule_sees_the_accuracy_of_the_steps() -> None:
     model = network()
-    step = OrderedStep(model, CE, sgd(model), rule=AccuracyRule(thresholds=(0.0,), divisors=(4,)))
+    step = OrderedStep(model, CE, sgd(model), q=AccuracyRule(thresholds=(0.0,), divisors=(4,)))
     assert step.q is None
     assert step(*batch(64)).q == 64
     assert step(*batch(30)).q == 30
@@ -139,7 +139,7 @@ def test_the_rule_sees_the_accuracy_of_the_steps() -> None:
 
 def test_a_batch_smaller_than_sixteen_keeps_one_sample_under_the_paper_s_rule() -> None:
     model = network()
-    step = OrderedStep(model, CE, sgd(model), rule=AccuracyRule())
+    step = OrderedStep(model, CE, sgd(model), q=AccuracyRule())
     step(*batch(8))
     assert step.end_epoch(accuracy=1.0) == 1
     assert step(*batch(8)).q == 1
@@ -211,7 +211,7 @@ def test_a_run_saved_and_resumed_ends_with_the_same_bits(rule: AccuracyRule | Lo
         torch.manual_seed(3)
         model = network()
         optimizer = sgd(model)
-        return model, optimizer, OrderedStep(model, CE, optimizer, rule=rule)
+        return model, optimizer, OrderedStep(model, CE, optimizer, q=rule)
 
     def train(step: OrderedStep, start: int, stop: int) -> None:
         for number in range(start, stop):
@@ -239,7 +239,7 @@ def test_a_run_saved_and_resumed_ends_with_the_same_bits(rule: AccuracyRule | Lo
 def test_a_step_on_an_accelerator_reads_nothing_back() -> None:
     device = torch.accelerator.current_accelerator()
     model = network().to(device)
-    step = OrderedStep(model, CE, sgd(model), rule=AccuracyRule())
+    step = OrderedStep(model, CE, sgd(model), q=AccuracyRule())
     x, y = (t.to(device) for t in batch())
     step(x, y)
     if device.type == "cuda":
@@ -290,8 +290,8 @@ def test_lbfgs_is_sent_to_the_loss() -> None:
 
 def test_errors_about_the_step_s_arguments_name_the_step() -> None:
     model = network()
-    with pytest.raises(ArgumentError, match=r"^OrderedStep: exactly one of q and rule must be given; got neither"):
-        OrderedStep(model, CE, sgd(model))
+    with pytest.raises(ArgumentError, match=r"^OrderedStep: q must be a count, a share in .* or a rule; got None"):
+        OrderedStep(model, CE, sgd(model), q=None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"^OrderedStep: criterion must return one loss per sample"):
         OrderedStep(model, nn.CrossEntropyLoss(), sgd(model), q=4)
 

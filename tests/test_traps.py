@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, OrderedLoss, OrderedStep
+from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.errors import TrapWarning
 
 CE = nn.CrossEntropyLoss(reduction="none")
@@ -33,9 +33,9 @@ def batch(s: int = 32) -> tuple[Tensor, Tensor]:
         ({"q": 0.25}, 0),
         ({"q": 7}, 1),
         ({"q": 0.1}, 1),
-        ({"rule": FixedQ(2)}, 1),
-        ({"rule": AccuracyRule()}, 0),
-        ({"rule": LinearDecay(5, start=0.1, end=0.05)}, 1),
+        ({"q": FixedQ(2)}, 1),
+        ({"q": AccuracyRule()}, 0),
+        ({"q": LinearDecay(5, start=0.1, end=0.05)}, 1),
         ({"q": 2, "selection": "random"}, 0),
     ],
 )
@@ -55,6 +55,28 @@ def test_a_quarter_is_rounded_as_q_is_and_the_first_batch_may_be_a_small_one() -
     assert not warned(lambda: OrderedLoss(CE, q=0.25)(*batch(50)))
     loss_fn = OrderedLoss(CE, q=4)
     assert len(warned(lambda: [loss_fn(*batch(s)) for s in (8, 64, 128)])) == 1
+
+
+ONE = (
+    "q must be a float to be a share of the batch; got the integer 1: one of 32 is kept. Use q=1.0 to keep all of them."
+)
+
+
+@pytest.mark.parametrize("unit", ["sample", "token"])
+def test_the_integer_1_is_not_1_0(unit: Any) -> None:
+    one, all_of_it = (OrderedLoss(CE, q=q, unit=unit) for q in (1, 1.0))
+    found = warned(lambda: [one(*batch()) for _ in range(3)])
+    assert [ONE in str(warning.message) for warning in found] == [True]
+    assert not warned(lambda: all_of_it(*batch()))
+    assert not warned(lambda: OrderedLoss(CE, q=1)(*batch(7)))  # few: meant, and a quarter of them
+
+
+def test_the_one_liner_warns_of_the_integer_1_too() -> None:
+    losses = torch.rand(32)
+    (found,) = warned(lambda: ordered_mean(losses, q=1))
+    assert f"ordered_mean: {ONE}" in str(found.message)
+    assert found.filename == __file__
+    assert not warned(lambda: (ordered_mean(losses, q=1.0), ordered_mean(losses[:8], q=1)))
 
 
 def test_a_small_last_batch_that_is_kept_whole_is_no_trap() -> None:
@@ -102,7 +124,7 @@ def test_a_rule_that_never_fires_is_warned_of_once(name: str) -> None:
         "slow but sure": [0.02 * e for e in range(25)],
         "learns": [min(0.3 * e, 0.85) for e in range(25)],
     }[name]
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
 
     def train() -> None:
         for accuracy in accuracies:

@@ -78,7 +78,7 @@ def test_accuracy_is_counted_over_what_is_valid() -> None:
     valid = target != 0
     expected = (outputs.argmax(1)[valid] == target[valid]).sum()
     assert count_correct(outputs, target, like=target, valid=valid) == expected
-    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), rule=AccuracyRule(), unit="pixel")
+    loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), q=AccuracyRule(), unit="pixel")
     loss_fn(outputs, target)
     loss_fn.end_epoch()
     last = loss_fn._adaptive._last
@@ -87,7 +87,7 @@ def test_accuracy_is_counted_over_what_is_valid() -> None:
 
 
 def test_a_rule_keeps_its_share_of_what_is_valid() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, rule=AccuracyRule(), unit="token")
+    loss_fn = OrderedLoss(lambda losses: losses, q=AccuracyRule(), unit="token")
     losses = torch.rand(8, 16, requires_grad=True)
     loss_fn(losses)
     loss_fn.end_epoch(accuracy=0.92)  # a quarter
@@ -100,7 +100,7 @@ def test_a_rule_keeps_its_share_of_what_is_valid() -> None:
 
 def test_loss_mass_sees_only_what_is_valid() -> None:
     losses, mask = torch.rand(64, requires_grad=True), torch.arange(64) % 2 == 0
-    masked, alone = (OrderedLoss(lambda x: x, rule=LossMassRule(0.6)) for _ in range(2))
+    masked, alone = (OrderedLoss(lambda x: x, q=LossMassRule(0.6)) for _ in range(2))
     masked(losses, mask=mask)
     alone(losses[mask])
     share = masked.end_epoch() / 64
@@ -109,7 +109,7 @@ def test_loss_mass_sees_only_what_is_valid() -> None:
 
 def test_a_batch_of_nothing_valid_does_not_count_towards_the_rule() -> None:
     losses = torch.rand(16, requires_grad=True)
-    one, two = (OrderedLoss(lambda x: x, rule=LossMassRule(0.6)) for _ in range(2))
+    one, two = (OrderedLoss(lambda x: x, q=LossMassRule(0.6)) for _ in range(2))
     for loss_fn in (one, two):
         loss_fn(losses)
     two(losses, mask=torch.zeros(16))
@@ -117,7 +117,7 @@ def test_a_batch_of_nothing_valid_does_not_count_towards_the_rule() -> None:
 
 
 def test_the_curve_of_millions_of_units_stays_short() -> None:
-    loss_fn = OrderedLoss(lambda x: x, rule=LossMassRule(0.5), unit="pixel")
+    loss_fn = OrderedLoss(lambda x: x, q=LossMassRule(0.5), unit="pixel")
     losses = torch.rand(2, 100, 200, requires_grad=True)
     loss_fn(losses)
     assert loss_fn._adaptive._curve is not None
@@ -256,13 +256,13 @@ def test_a_wrong_batch_gets_rule_value_and_remedy(losses: Any, options: dict[str
 
 def test_a_rule_counts_samples_whatever_is_masked() -> None:
     losses, mask = torch.rand(40, requires_grad=True), torch.arange(40) < 20
-    loss_fn = OrderedLoss(lambda x: x, rule=FixedQ(0.25))
+    loss_fn = OrderedLoss(lambda x: x, q=FixedQ(0.25))
     assert loss_fn(losses, mask=mask).item() == pytest.approx(ordered_mean(losses[:20], 10).item())
 
 
 def test_a_smaller_batch_keeps_as_many_samples_when_compiled_as_well() -> None:
     def kept(compiled: bool) -> int:
-        loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+        loss_fn = OrderedLoss(CE, q=AccuracyRule())
         run = torch.compile(loss_fn, backend="eager") if compiled else loss_fn
         run(torch.randn(64, 3, requires_grad=True), torch.zeros(64, dtype=torch.int64))
         loss_fn.end_epoch(accuracy=1.0)
@@ -280,12 +280,12 @@ def sequences(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def test_answers_are_counted_only_where_there_is_one_for_each_loss() -> None:
     outputs, y = torch.randn(16, 5, 20, requires_grad=True), torch.randint(0, 5, (16, 20))
-    loss_fn = OrderedLoss(sequences, rule=AccuracyRule())
+    loss_fn = OrderedLoss(sequences, q=AccuracyRule())
     loss_fn(outputs, y, mask=torch.ones(16))
     with pytest.raises(ArgumentError, match="accuracy must be given"):
         loss_fn.end_epoch()
     model = nn.Conv1d(4, 5, 1)
-    step = OrderedStep(model, sequences, torch.optim.SGD(model.parameters(), lr=0.1), rule=AccuracyRule())
+    step = OrderedStep(model, sequences, torch.optim.SGD(model.parameters(), lr=0.1), q=AccuracyRule())
     step(torch.randn(16, 4, 20), y)
     with pytest.raises(ArgumentError, match="accuracy must be given"):
         step.end_epoch()
@@ -294,7 +294,7 @@ def test_answers_are_counted_only_where_there_is_one_for_each_loss() -> None:
 def test_accuracy_of_groups_is_that_of_their_elements() -> None:
     y = torch.randint(0, 3, (24,))
     outputs = F.one_hot(y, 3).float().requires_grad_()
-    loss_fn = OrderedLoss(lambda o, t: F.cross_entropy(o, t, reduction="none"), rule=AccuracyRule(), unit="group")
+    loss_fn = OrderedLoss(lambda o, t: F.cross_entropy(o, t, reduction="none"), q=AccuracyRule(), unit="group")
     loss_fn(outputs, y, ids=torch.arange(24) // 8)
     loss_fn.end_epoch()
     assert loss_fn._adaptive._last is not None
@@ -302,7 +302,7 @@ def test_accuracy_of_groups_is_that_of_their_elements() -> None:
 
 
 def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:
-    loss_fn = OrderedLoss(CE, rule=AccuracyRule())
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
     loss_fn(torch.randn(4, 3, requires_grad=True), torch.full((4,), -100))
     with pytest.raises(ArgumentError, match="accuracy must be given"):
         loss_fn.end_epoch()
@@ -310,7 +310,7 @@ def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:
 
 @pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])
 def test_groups_of_which_nothing_is_valid_are_zero_for_every_rule(rule: Rule) -> None:
-    loss_fn = OrderedLoss(CE, rule=rule, unit="group")
+    loss_fn = OrderedLoss(CE, q=rule, unit="group")
     outputs = torch.randn(4, 3, requires_grad=True)
     for _ in range(2):  # as the first batch, and after one with groups
         found = loss_fn(outputs, torch.full((4,), -100), ids=torch.arange(4))

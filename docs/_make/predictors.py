@@ -112,7 +112,7 @@ def exact_training(
     data = load("semeion")
     model = build("lenet", data.x.shape[1:], len(data.classes), dropout=dropout, hidden=1024)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, rule=AccuracyRule())
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=AccuracyRule())
     source = BatchSource.by_recipe(data, S, recipe("semeion", "standard" if augmented else "none"), rng=seed)
     for epoch in range(EPOCHS):
         optimizer.param_groups[0]["lr"] = 0.01 if epoch < drop else 0.001

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.rules import Observed, Rule, check_q, resolve_q
+from ordered_sgd.rules import Observed, Rule, check_level, resolve_q
 from ordered_sgd.traps import warn_of_idle_rule
 
 _CURVE_POINTS = 4096  # of the curve of loss shares: a batch may be millions of pixels
@@ -18,19 +18,11 @@ class AdaptiveQ:
     The sums live on the device of the losses and are read once per epoch, so that no step waits for the device.
     """
 
-    def __init__(self, q: float | None, rule: Rule | None, where: str) -> None:
-        if (q is None) == (rule is None):
-            got = "neither" if q is None else f"q={q!r} and rule={rule!r}"
-            remedy = "Use q=0.5 to keep half of each batch, or rule=AccuracyRule() for the paper's schedule."
-            raise ArgumentError(message(where, "exactly one of q and rule", "be given", got, remedy))
-        if isinstance(rule, type) or (
-            rule is not None and not all(hasattr(rule, name) for name in ("first_q", "next_q", "needs"))
-        ):
-            remedy = "Use rule=AccuracyRule(), or q= for a fixed number."
-            raise ArgumentError(message(where, "rule", "have first_q, next_q and needs", repr(rule), remedy))
+    def __init__(self, q: float | Rule, where: str) -> None:
+        level = check_level(q, where)
         self.where = where
-        self.rule = rule
-        self.fixed = None if q is None else check_q(q, where)
+        self.fixed = level if isinstance(level, int | float) else None
+        self.rule = None if isinstance(level, int | float) else level
         self.q: int | None = None
         self.s = 0
         self.epoch = 0

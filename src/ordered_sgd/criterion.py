@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,29 +86,29 @@ def countable(outputs: Any, target: Any, like: Tensor) -> bool:
     return not target.is_floating_point() and target.dtype != torch.bool
 
 
-def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None, each: bool = False) -> Tensor | None:
-    """How many integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
+def right_answers(*args: Any, like: Tensor) -> Tensor | None:
+    """Whether integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
 
-    There must be one target for each loss of `like`. With `valid`, of the same shape, only those count. With `each` the
-    answer is not a number but which they are.
+    There must be one target for each loss of `like`.
     """
     if len(args) != 2 or not countable(*args, like):
         return None
     outputs, target = args
-    if each:
-        right_ones: Tensor = outputs.detach().argmax(1) == target
-        return right_ones
-    if valid is not None:
-        within: Tensor = ((outputs.detach().argmax(1) == target) & valid).sum()
-        return within
     if outputs.device.type == "cpu" and not torch.compiler.is_compiling() and outputs.dtype == torch.float32:
         try:
-            right = np.count_nonzero(outputs.detach().numpy().argmax(1) == target.numpy())
-            return torch.tensor(right)
+            return torch.from_numpy(outputs.detach().numpy().argmax(1) == target.numpy())
         except RuntimeError:  # a tensor without memory of its own
             pass
-    correct: Tensor = (outputs.detach().argmax(1) == target).sum()
-    return correct
+    right: Tensor = outputs.detach().argmax(1) == target
+    return right
+
+
+def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None) -> Tensor | None:
+    """The number of right answers, or None where `right_answers` knows none; with `valid`, only of those."""
+    right = right_answers(*args, like=like)
+    if right is None or valid is None:
+        return None if right is None else right.sum()
+    return (right & valid).sum()
 
 
 def refuse_reduced(criterion: Callable[..., Tensor], where: str) -> None:

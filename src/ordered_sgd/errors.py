@@ -49,13 +49,29 @@ def message(where: str, name: str, rule: str, got: object, remedy: str) -> str:
     return f"{where}: {name} must {rule}; got {got}. {remedy}"
 
 
+def first_line(error: BaseException, longest: int = 160) -> str:
+    """The first line of an error's text for use in a sentence, or the error's type if it has no text.
+
+    >>> first_line(ValueError("No such file:\\nmore about it.")), first_line(KeyboardInterrupt())
+    ('No such file', 'KeyboardInterrupt')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0][:longest].rstrip(".:") if lines else type(error).__name__
+
+
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's that led here: the innermost one outside this package, torch and trainers."""
     frame, level = sys._getframe(1), 2
-    ours = ("ordered_sgd", "torch", "lightning", "transformers", "accelerate", "skorch", "click", "None")
+    ours = ("ordered_sgd", "torch", "lightning", "transformers", "accelerate", "skorch", "sklearn", "click", "None")
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ours:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def warn_trap(where: str, name: str, rule: str, got: object, remedy: str) -> None:
+    """Warn of something that is allowed and known to go wrong; the message says how to silence it."""
+    silence = 'Silence: warnings.simplefilter("ignore", ordered_sgd.errors.TrapWarning).'
+    warn(f"{message(where, name, rule, got, remedy)} {silence}", TrapWarning)
 
 
 def require(module: str, *, extra: str, where: str) -> ModuleType:

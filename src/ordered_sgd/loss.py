@@ -16,7 +16,8 @@ from ordered_sgd.criterion import (
     refuse_reduced,
 )
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.rules import Rule, resolve_q
+from ordered_sgd.ranks import check_group, join, mean_over_ranks
+from ordered_sgd.rules import Rule, resolve_q, warn_of_one
 from ordered_sgd.selection import mean_of_rows, random_rows, top_rows
 from ordered_sgd.traps import warn_of_small_q, warn_of_weights
 from ordered_sgd.units import (
@@ -44,27 +45,31 @@ class OrderedLoss(nn.Module):
 
     Parameters
     ----------
-    criterion
+    criterion : Callable[..., Tensor]
         Module or function that returns one loss per sample, or per element: build it with ``reduction="none"``. Targets
         equal to its `ignore_index` are never kept and never counted.
-    q
-        A count, or a share of each batch in (0, 1].
-    rule
-        How q moves over training, in place of `q`; call `end_epoch` once per epoch. Of samples it is a count, of
-        other units a share of the valid ones.
-    selection
+    q : float or Rule
+        A count, a share of each batch in (0, 1], or a rule that moves q over training, such as `AccuracyRule()`; then
+        call `end_epoch` once per epoch. A rule's q is a count of samples, and a share of the valid units otherwise.
+        Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
+    selection : {"top", "random"}, default="top"
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
-    generator
-        Source of the random selection, on the CPU; one with seed 0 when not given.
-    unit, within
-        What is ordered, and whether in each sample or over the batch; see `ordered_sgd.ordered_mean`.
-    trim, trim_epochs
-        Drop this many of the largest losses first, a count or a share of the batch, growing from none in the first
-        epoch to all of it after `trim_epochs` of them (`end_epoch` counts them; 0: from the first step). Dropped
-        before anything is learned, the largest losses are not the wrong labels.
-    mix, cap
-        Mix in so much of the plain mean; in training count a loss above the cap as the cap, without a gradient.
-    group
+    generator : torch.Generator or None, default=None
+        Source of the random selection, on the CPU; one with seed 0 when None.
+    unit : {"sample", "token", "pixel", "group"}, default="sample"
+        What is ordered; see `ordered_sgd.ordered_mean`.
+    within : {"batch", "sample"}, default="batch"
+        Whether q counts over the batch, or within each sample.
+    trim : float, default=0
+        Drop this many of the largest losses first, a count or a share of the batch, because they often have wrong
+        labels. They do not yet in the first epochs, so the number grows with the epochs.
+    trim_epochs : int, default=5
+        Epochs, counted by `end_epoch`, over which `trim` grows from none to all of it; 0 trims from the first step.
+    mix : float, default=0.0
+        Share of the plain mean in the loss: (1 - mix) times the ordered mean plus mix times the plain one.
+    cap : float or None, default=None
+        In training, a loss above the cap counts as the cap and has no gradient.
+    group : ProcessGroup or None, default=None
         Keep the q largest of all ranks of this process group instead of each rank's own; see
         `ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
         batch, if need be); the rule sees what all ranks saw, so that q and the state are the same on each. The random
@@ -87,8 +92,7 @@ class OrderedLoss(nn.Module):
         self,
         criterion: Callable[..., Tensor],
         *,
-        q: float | None = None,
-        rule: Rule | None = None,
+        q: float | Rule,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
         unit: Unit = "sample",
@@ -102,7 +106,7 @@ class OrderedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self._where = _where
-        self._adaptive = AdaptiveQ(q, rule, _where)
+        self._adaptive = AdaptiveQ(q, _where)
         if isinstance(criterion, OrderedLoss):
             remedy = "Pass the criterion that it wraps."
             raise ArgumentError(message(_where, "criterion", ONE_LOSS_EACH, "an OrderedLoss", remedy))
@@ -121,12 +125,10 @@ class OrderedLoss(nn.Module):
         self.cap = cap
         self.group = group
         self._ignored = ignore_index(criterion)
-        self._warned = False  # of a small q
+        self._warned = False  # of a doubtful q
         if selection == "top":
             warn_of_weights(_where, criterion)
         if group is not None:
-            from ordered_sgd.ranks import check_group  # only those who train on several ranks load it
-
             check_group(group, _where)
 
     def forward(
@@ -180,8 +182,6 @@ class OrderedLoss(nn.Module):
 
     def _over_ranks(self, losses: Tensor, correct: Tensor | None, *, masked: bool) -> Tensor:
         """The ordered loss of the valid units of all ranks together."""
-        from ordered_sgd.ranks import join, mean_over_ranks
-
         assert self.group is not None
         # what is decided here must be the same on every rank, whether or not something of its own is masked
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
@@ -251,9 +251,16 @@ class OrderedLoss(nn.Module):
     def see(self, s: int) -> None:
         """Tell the rule that a training batch of s came; `OrderedStep` does so for its own."""
         larger = s > self._adaptive.s and self._adaptive.epoch == 0
-        if larger and not self._warned and self.selection == "top" and self.unit == "sample":
-            self._warned = warn_of_small_q(self._where, self._adaptive.q_for(s), s)
+        if larger and not self._warned:
+            self._warned = self._warn_of_q(s)
         self._adaptive.see(s)
+
+    def _warn_of_q(self, s: int) -> bool:
+        """Whether there was something to warn of in the q for a batch of s."""
+        if self._adaptive.fixed is not None and warn_of_one(self._adaptive.fixed, s, self._where):
+            return True
+        ordered = self.selection == "top" and self.unit == "sample"
+        return ordered and warn_of_small_q(self._where, self._adaptive.q_for(s), s)
 
     def observe(self, losses: Tensor, correct: Tensor | None, count: Tensor | None = None) -> None:
         """Tell the rule what such a batch showed: its losses, detached, and the right answers, of how many."""
@@ -309,8 +316,7 @@ class OrderedLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """The part of the repr after the criterion."""
-        rule = self._adaptive.rule
-        how = f"q={self._adaptive.fixed}" if rule is None else f"rule={rule}"
+        level = self._adaptive.fixed or self._adaptive.rule
         defaults = {"selection": "top", "unit": "sample", "within": "batch", "trim": 0, "mix": 0.0, "cap": None}
         others = [f"{name}={value!r}" for name in defaults if (value := getattr(self, name)) != defaults[name]]
-        return ", ".join([how, *others])
+        return ", ".join([f"q={level}", *others])

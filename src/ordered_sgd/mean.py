@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from ordered_sgd.ranks import check_group, join, mean_over_ranks
-from ordered_sgd.rules import resolve_q
+from ordered_sgd.rules import resolve_q, warn_of_one
 from ordered_sgd.selection import check_losses, mean_of_rows, top_rows
 from ordered_sgd.units import (
     Unit,
@@ -87,6 +88,8 @@ def ordered_mean(
     tensor(3.5000)
     """
     where = "ordered_mean"
+    if type(q) is int and not torch.compiler.is_compiling():
+        warn_of_one(q, losses.numel() if isinstance(losses, Tensor) else 0, where)
     of_samples = unit == "sample" and within == "batch" and mask is None and ids is None
     if of_samples and group is None and not trim and not mix and cap is None:
         values = check_losses(losses, where)

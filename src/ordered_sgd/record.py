@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ordered_sgd.engines import Correct, counted
 from ordered_sgd.selection import mean, mean_of_rows
 
 
@@ -14,23 +13,27 @@ from ordered_sgd.selection import mean, mean_of_rows
 class StepRecord:
     """What one update did. Tensors are detached and stay on the device: a record waits for nothing.
 
-    Parameters
-    ----------
-    q, count
-        Samples kept (0 when the update was skipped), and samples in the batch.
-    engine
-        How the gradient was computed: an engine's name, or ``"micro-batches"``.
-    losses, rows
-        All losses, shape (s,), and the kept positions, ascending.
-    scored
-        Positions that were scored, ascending, where ``engine="memory"`` left some out; None: all were. The losses of
-        the others are remembered ones, and `mean_loss` and `correct` are then estimates, without bias.
-    recall
-        Of ``engine="memory"``: the share of the q largest losses that a step like this one finds, as measured lately;
-        1 where the whole batch was scored, None before the first measurement and for every other engine.
-
     Over several ranks (``OrderedStep(..., group=...)``) `losses` and `rows` are those of this rank; q, count, both
     means and the right answers are of all ranks together, and the same on each.
+
+    Parameters
+    ----------
+    q : int
+        Samples kept; 0 when the update was skipped.
+    count : int
+        Samples in the batch.
+    engine : str
+        How the gradient was computed: an engine's name, or ``"micro-batches"``.
+    losses : Tensor
+        All losses, shape (s,).
+    rows : Tensor
+        Kept positions, ascending.
+    scored : Tensor or None, default=None
+        Positions that were scored, ascending, where ``engine="memory"`` left some out; None: all were. The losses of
+        the others are remembered ones, and `mean_loss` and `correct` are then estimates, without bias.
+    recall : float or None, default=None
+        Of ``engine="memory"``: the share of the q largest losses that a step like this one finds, as measured lately;
+        1 where the whole batch was scored, None before the first measurement and for every other engine.
     """
 
     q: int
@@ -38,7 +41,7 @@ class StepRecord:
     engine: str
     losses: Tensor = field(repr=False)
     rows: Tensor = field(repr=False)
-    _correct: Correct = field(repr=False)
+    _correct: Tensor | Callable[[], Tensor | None] | None = field(repr=False)
     _bad: Tensor | None = field(repr=False)
     _all: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # losses and kept positions of all ranks
     scored: Tensor | None = field(default=None, repr=False)
@@ -71,4 +74,4 @@ class StepRecord:
 
         Where only some samples were scored, an estimate: not a whole number.
         """
-        return counted(self._correct)
+        return self._correct() if callable(self._correct) else self._correct

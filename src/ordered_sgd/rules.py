@@ -1,7 +1,7 @@
-"""How q moves over training.
+"""Rules that change q during training.
 
-A rule is a frozen value: it says which q to start with and, at the end of each epoch, which q comes next, as a pure
-function of the present q, the batch size s and what was observed. Whoever trains keeps the state
+A rule is an immutable value. It gives the q of the first epoch and, at the end of each epoch, the next q as a pure
+function of the current q, the batch size s and what was observed. The training loop keeps the state
 (`ordered_sgd.OrderedLoss` does). Nothing here needs torch.
 """
 
@@ -9,25 +9,25 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, cast
 
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, message, warn_trap
 
 Need = Literal["accuracy", "loss_share"]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What training showed up to the end of an epoch.
+    """What a rule can use at the end of an epoch.
 
     Parameters
     ----------
-    epoch
-        Epochs finished, from 1.
-    accuracy
-        Training accuracy of the last epoch, in [0, 1]; None when nobody measured it.
-    loss_share
-        Entry j - 1 is the share of a batch's loss that its j largest losses carry, on average over the epoch.
+    epoch : int
+        Number of finished epochs.
+    accuracy : float or None, default=None
+        Training accuracy of the last epoch, in [0, 1]; None if it was not measured.
+    loss_share : sequence of float or None, default=None
+        Entry j - 1 is the share of a batch's loss carried by its j largest losses, averaged over the epoch.
     """
 
     epoch: int
@@ -36,14 +36,14 @@ class Observed:
 
 
 class Rule(Protocol):
-    """What every rule offers.
+    """Interface of a rule.
 
-    ``needs`` names the field of `Observed` that must be there, or is None.
+    ``needs`` names the field of `Observed` that the rule requires, or is None.
     """
 
     @property
     def needs(self) -> Need | None:
-        """The observation without which the rule cannot answer."""
+        """The observation that the rule requires."""
 
     def first_q(self, s: int) -> int:
         """The q of the first epoch."""
@@ -70,6 +70,41 @@ def check_q(q: float, where: str) -> int | float:
     raise ArgumentError(message(where, "q", "be an int of at least 1 or a fraction in (0, 1]", repr(q), remedy))
 
 
+def check_level(q: "float | Rule", where: str) -> "int | float | Rule":
+    """The q as a plain int or float, or the rule that it is; one clear error for anything else.
+
+    >>> check_level(0.25, "doctest"), check_level(FixedQ(16), "doctest")
+    (0.25, FixedQ(q=16, q_min=1))
+    """
+    if not isinstance(q, type) and all(hasattr(q, name) for name in ("first_q", "next_q", "needs")):
+        return cast(Rule, q)
+    if isinstance(q, numbers.Real):
+        return check_q(cast(float, q), where)
+    remedy = "Use q=0.5 to keep half of each batch, or q=AccuracyRule() for the paper's schedule."
+    if isinstance(q, type) and hasattr(q, "next_q"):
+        remedy = f"Pass an instance: q={q.__name__}()."
+    raise ArgumentError(message(where, "q", "be a count, a share in (0, 1] or a rule", repr(q), remedy))
+
+
+def as_rule(q: "float | Rule", where: str) -> "Rule":
+    """The rule that q is; a number is one that never moves.
+
+    >>> as_rule(0.25, "doctest")
+    FixedQ(q=0.25, q_min=1)
+    """
+    level = check_level(q, where)
+    return FixedQ(level) if isinstance(level, int | float) else level
+
+
+def warn_of_one(q: "float | Rule", s: int, where: str) -> bool:
+    """Whether q is the integer 1 for a batch of more than 8, and a warning: q=1.0, all of it, may be meant."""
+    if type(q) is not int or q != 1 or s <= 8:
+        return False
+    remedy = "Use q=1.0 to keep all of them."
+    warn_trap(where, "q", "be a float to be a share of the batch", f"the integer 1: one of {s} is kept", remedy)
+    return True
+
+
 def resolve_q(q: float, s: int, where: str = "resolve_q") -> int:
     """How many of s samples q keeps: an int is a count, a float in (0, 1] a share of the batch.
 
@@ -94,7 +129,7 @@ def floor_share(share: float, s: int) -> int:
 
 
 def _at_least(q_min: int, q: int, s: int) -> int:
-    """The q, not below the floor and not above the batch."""
+    """q, raised to q_min and limited to s."""
     return min(s, max(q_min, q))
 
 
@@ -106,17 +141,17 @@ def _check_q_min(where: str, q_min: int) -> None:
 
 @dataclass(frozen=True)
 class FixedQ:
-    """A rule that never moves: the same q in every epoch.
+    """The same q in every epoch.
 
-    As with every rule a share is taken of the largest batch seen, and a smaller one keeps as many samples or all it
-    has; ``q=0.25`` without a rule is a share of the batch at hand.
+    As in every rule, a share refers to the largest batch seen: a smaller batch keeps the same count, or all of its
+    samples. A plain ``q=0.25`` is a share of each batch instead.
 
     Parameters
     ----------
-    q
+    q : float
         A count, or a share of the batch in (0, 1].
-    q_min
-        Floor of the count.
+    q_min : int, default=1
+        Smallest q, as a count.
 
     Examples
     --------
@@ -143,18 +178,18 @@ class FixedQ:
 
 @dataclass(frozen=True)
 class AccuracyRule:
-    """The paper's rule: all samples at first, s/2, s/4, s/8, s/16 as training accuracy passes 80, 90, 95, 99.5 %.
+    """The paper's rule: q is s at first, then s/2, s/4, s/8, s/16 as accuracy reaches 80, 90, 95, 99.5 %.
 
-    It may skip levels and never grows back.
+    The accuracy is that of the last training epoch. q may skip levels and never grows again.
 
     Parameters
     ----------
-    thresholds
+    thresholds : tuple of float, default=(0.80, 0.90, 0.95, 0.995)
         Training accuracies in [0, 1], ascending.
-    divisors
-        What s is divided by once the threshold at the same place is reached; the quotient is rounded down.
-    q_min
-        Floor of the count: s/16 of a batch smaller than 16 would be none at all.
+    divisors : tuple of int, default=(2, 4, 8, 16)
+        Divisor of s for each threshold; the quotient is rounded down.
+    q_min : int, default=1
+        Smallest q: s/16 of a batch of fewer than 16 samples would be 0.
 
     Examples
     --------
@@ -187,7 +222,7 @@ class AccuracyRule:
         return s
 
     def next_q(self, q: int, s: int, observed: Observed) -> int:
-        """The q of the highest threshold that was reached, or the present one if that is smaller."""
+        """The q of the highest threshold reached, or the current q if that is smaller."""
         accuracy = observed.accuracy
         if accuracy is None:
             remedy = "Pass accuracy=, or use LossMassRule, which needs none."
@@ -198,7 +233,7 @@ class AccuracyRule:
 
 @dataclass(frozen=True)
 class _Decay:
-    """The share q/s falls from `start` in the first epoch to `end` in epoch number `epochs`, and stays there."""
+    """q/s falls from `start` in the first epoch to `end` in epoch number `epochs` and stays there."""
 
     epochs: int
     start: float = 1.0
@@ -218,7 +253,7 @@ class _Decay:
         _check_q_min(where, self.q_min)
 
     def _fall(self, progress: float) -> float:
-        """How much of the way from start to end is gone, for progress in [0, 1]."""
+        """Fraction of the way from start to end, for progress in [0, 1]."""
         raise NotImplementedError
 
     def _q(self, epochs_done: int, s: int) -> int:
@@ -231,22 +266,24 @@ class _Decay:
         return self._q(0, s)
 
     def next_q(self, q: int, s: int, observed: Observed) -> int:
-        """The q of the epoch after `observed.epoch`; what else was observed plays no part."""
+        """The q of the epoch after `observed.epoch`; other observations are ignored."""
         return self._q(observed.epoch, s)
 
 
 @dataclass(frozen=True)
 class LinearDecay(_Decay):
-    """A rule by the calendar: q/s falls along a straight line.
+    """Linear schedule: q/s falls along a straight line.
 
     Parameters
     ----------
-    epochs
-        The epoch, from 1, in which `end` is reached: usually the number of epochs you train for.
-    start, end
-        Shares of the batch in the first and in that epoch.
-    q_min
-        Floor of the count.
+    epochs : int
+        Epoch, counted from 1, in which q reaches `end`: usually the number of training epochs.
+    start : float, default=1.0
+        Share of the batch in the first epoch.
+    end : float, default=1 / 16
+        Share of the batch in epoch number `epochs` and after it.
+    q_min : int, default=1
+        Smallest q, as a count.
 
     Examples
     --------
@@ -261,16 +298,18 @@ class LinearDecay(_Decay):
 
 @dataclass(frozen=True)
 class CosineDecay(_Decay):
-    """A rule by the calendar: q/s falls along half a cosine, slowly at both ends.
+    """Cosine schedule: q/s falls along half a cosine, slowly at both ends.
 
     Parameters
     ----------
-    epochs
-        The epoch, from 1, in which `end` is reached: usually the number of epochs you train for.
-    start, end
-        Shares of the batch in the first and in that epoch.
-    q_min
-        Floor of the count.
+    epochs : int
+        Epoch, counted from 1, in which q reaches `end`: usually the number of training epochs.
+    start : float, default=1.0
+        Share of the batch in the first epoch.
+    end : float, default=1 / 16
+        Share of the batch in epoch number `epochs` and after it.
+    q_min : int, default=1
+        Smallest q, as a count.
 
     Examples
     --------
@@ -285,17 +324,17 @@ class CosineDecay(_Decay):
 
 @dataclass(frozen=True)
 class LossMassRule:
-    """The fewest samples that carry a given share of a batch's loss, on average over the last epoch.
+    """The smallest q whose samples carry a given share of the batch's loss, averaged over the last epoch.
 
-    It needs no accuracy and so works for regression. It follows the loss both ways: when the loss spreads over more
-    samples again, q grows back. Negative losses count as zero.
+    The rule needs no accuracy, so it works for regression. When the loss spreads over more samples again, q grows
+    again. Negative losses count as zero.
 
     Parameters
     ----------
-    mass
-        The share of the loss to be carried, in (0, 1].
-    q_min
-        Floor of the count.
+    mass : float, default=0.9
+        Share of the loss that the kept samples carry, in (0, 1].
+    q_min : int, default=1
+        Smallest q, as a count.
 
     Examples
     --------
@@ -315,11 +354,11 @@ class LossMassRule:
         _check_q_min("LossMassRule", self.q_min)
 
     def first_q(self, s: int) -> int:
-        """The whole batch: nothing has been seen yet."""
+        """The whole batch, because nothing has been observed yet."""
         return s
 
     def next_q(self, q: int, s: int, observed: Observed) -> int:
-        """The fewest of s samples that carried the mass."""
+        """The smallest number of the s samples that carried the mass."""
         curve = observed.loss_share
         if curve is None or len(curve) == 0:
             remedy = "Train at least one batch before the epoch ends."

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.criterion import count_correct, countable
-from ordered_sgd.engines import Computed, Correct, Scored, counted
+from ordered_sgd.criterion import countable, right_answers
+from ordered_sgd.engines import Computed, Right, Scored, count_right
 from ordered_sgd.engines.accumulate import one_pass, samples_in_all, two_passes
 from ordered_sgd.engines.auto import ENGINES, AutoEngine, make_engine
 from ordered_sgd.engines.memory import MemoryEngine, check_index, refuse_for_memory
@@ -37,37 +37,45 @@ class OrderedStep:
 
     Parameters
     ----------
-    model
+    model : nn.Module
         Called as ``model(x)``, ``model(*x)`` for a tuple and ``model(**x)`` for a dict.
-    criterion
+    criterion : Callable[..., Tensor]
         ``criterion(outputs, y)`` returns one loss per sample: build it with ``reduction="none"``. A sample whose target
         is the criterion's `ignore_index` counts as one of loss 0: leave it out of the batch, or use `OrderedLoss`.
-    optimizer
+    optimizer : torch.optim.Optimizer
         Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
-    q, rule
-        Exactly one: a count or a share of each batch, or a rule that moves q at each `end_epoch`.
-    selection, generator
-        ``"random"`` keeps q samples at random instead, drawn from `generator`: the control of every comparison. The
-        engine with a memory draws from it which others it scores, and when a whole batch.
-    engine
+    q : float or Rule
+        A count, a share of each batch in (0, 1], or a rule that moves q at each `end_epoch`, such as `AccuracyRule()`.
+        Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
+    selection : {"top", "random"}, default="top"
+        ``"random"`` keeps q samples at random instead, the control of every comparison.
+    generator : torch.Generator or None, default=None
+        Source of the random selection, and of the random choices of the engine with a memory (which other samples it
+        scores, and when a whole batch); one with seed 0 when None.
+    engine : {"auto", "dense", "rows", "twopass", "memory"}, default="auto"
         How the gradient is computed: ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
         only through the kept samples; ``"auto"`` decides by what the model is (docs/engines.md). ``"memory"`` scores
         only samples whose loss was large when they were last seen: not exact, and never chosen by ``"auto"``.
-    forward
+    forward : Callable[[Any, Any], Any] or None, default=None
         ``forward(model, x)`` returns the outputs, for models that need more than a call.
-    max_grad_norm
+    max_grad_norm : float or None, default=None
         Clip the gradient's norm to this before the update.
-    scaler
-        A `torch.amp.GradScaler`, for float16 training.
-    nonfinite
-        What to do about a NaN or infinite loss: ``"raise"``, naming step and position, or ``"skip"`` the update;
-        parameters, optimizer, rule and the model's buffers stay as they were. On an accelerator a fused optimizer masks
-        its update on the device and the error comes with the next step; with any other one the update waits until the
+    scaler : torch.amp.GradScaler or None, default=None
+        For float16 training.
+    nonfinite : {"raise", "skip"}, default="raise"
+        What to do about a NaN or infinite loss: raise, naming step and position, or skip the update; parameters,
+        optimizer, rule and the model's buffers stay as they were. On an accelerator a fused optimizer masks its update
+        on the device and the error comes with the next step; with any other optimizer the update waits until the
         losses are known, while the device is busy with the backward pass.
-    trim, trim_epochs, cap
-        Drop the largest losses first, and cap what is left; see `ordered_sgd.OrderedLoss`. The record holds the
-        capped losses. (Its `mix` needs the gradient of the whole batch, so that a step has nothing to save.)
-    group
+    trim : float, default=0
+        Drop this many of the largest losses first, a count or a share of the batch, because they often have wrong
+        labels. They do not yet in the first epochs, so the number grows with the epochs.
+    trim_epochs : int, default=5
+        Epochs, counted by `end_epoch`, over which `trim` grows from none to all of it; 0 trims from the first step.
+    cap : float or None, default=None
+        A loss above the cap counts as the cap and has no gradient; the record holds the capped losses. (The `mix` of
+        `OrderedLoss` needs the gradient of the whole batch, so a step would have nothing to save.)
+    group : ProcessGroup or None, default=None
         Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
         `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
         equally often, with an empty batch where it has none; q, the rule's state and skipped or refused batches are the
@@ -93,8 +101,7 @@ class OrderedStep:
         criterion: Callable[..., Tensor],
         optimizer: Optimizer,
         *,
-        q: float | None = None,
-        rule: Rule | None = None,
+        q: float | Rule,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
         engine: Literal["auto", "dense", "rows", "twopass", "memory"] = "auto",
@@ -125,7 +132,6 @@ class OrderedStep:
         self.loss = OrderedLoss(
             criterion,
             q=q,
-            rule=rule,
             selection=selection,
             generator=generator,
             trim=trim,
@@ -249,20 +255,19 @@ class OrderedStep:
         x, y, sample_weight = batch
         outputs = self.forward(self._parallel.model, x)
         losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
-        each = self._memory is not None  # which are right, to tell candidates from others
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Scored(losses, count_correct(outputs, y, like=losses, each=each))
+            return Scored(losses, right_answers(outputs, y, like=losses))
         if not countable(outputs, y, losses):
             return Scored(losses, None)  # a record would hold the outputs for nothing
         # if somebody asks
-        return Scored(losses, partial(count_correct, outputs.detach(), y, like=losses.detach(), each=each))
+        return Scored(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
 
     def _choose(
-        self, losses: Tensor, correct: Correct, scored: Tensor | None = None, s: int | None = None
+        self, losses: Tensor, right: Right, scored: Tensor | None = None, s: int | None = None
     ) -> Tensor | None:
         """Line 4, or None if a loss is seen not to be finite; `scored` are the losses' positions in a batch of s."""
         if self.group is not None:
-            return self._choose_over_ranks(losses, counted(correct), self.group)
+            return self._choose_over_ranks(losses, count_right(right), self.group)
         at_once = _reads_are_free(losses)
         self._verdict = inspect_losses(losses, self.steps, at_once=at_once, scored=scored, s=s)
         if at_once and self._verdict.error() is not None:
@@ -320,7 +325,7 @@ class OrderedStep:
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
     def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, correct, engine, estimate = computed
+        losses, rows, right, engine, estimate = computed
         skipped = rows is None
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
@@ -331,8 +336,10 @@ class OrderedStep:
                 self.loss.observe(joined.losses, joined.correct)
             count = joined.losses.shape[0]
             return StepRecord(kept.shape[0], count, engine, losses, rows, joined.correct, None, (joined.losses, kept))
+        estimated = None if estimate is None else estimate.correct
+        correct = estimated or partial(count_right, right)
         if not skipped:
-            self._observe(losses, counted(correct) if self.loss.counts_answers else None)
+            self._observe(losses, correct() if self.loss.counts_answers else None)
         record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
         if estimate is None:
             return record

@@ -8,23 +8,18 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.loss import _Loss
 
-from ordered_sgd.errors import TrapWarning, message, warn
+from ordered_sgd.errors import warn_trap
 from ordered_sgd.rules import Rule
 
-_SILENCE = 'Silence: warnings.simplefilter("ignore", ordered_sgd.errors.TrapWarning).'
 _PATIENCE = 5  # epochs without progress, after as many others, before a rule is called idle
 _PROGRESS = 0.01  # of accuracy
-
-
-def _trap(where: str, name: str, rule: str, got: object, remedy: str) -> None:
-    warn(f"{message(where, name, rule, got, remedy)} {_SILENCE}", TrapWarning)
 
 
 def warn_of_small_q(where: str, q: int, s: int) -> bool:
     """Whether less than a quarter is kept in the first epoch, and a warning: large losses tell little yet."""
     if q < s // 4:  # a quarter is rounded down as q is
-        remedy = "Start from all with rule=AccuracyRule() or LinearDecay(epochs); a wrong label has the largest loss."
-        _trap(where, "q", f"be a quarter of the batch or more in the first epoch (s = {s})", q, remedy)
+        remedy = "Start from all with q=AccuracyRule() or LinearDecay(epochs); a wrong label has the largest loss."
+        warn_trap(where, "q", f"be a quarter of the batch or more in the first epoch (s = {s})", q, remedy)
         return True
     return False
 
@@ -36,7 +31,9 @@ def warn_of_weights(where: str, criterion: Callable[..., Any]) -> None:
         given = getattr(criterion, name, None) if isinstance(criterion, _Loss) else keywords.get(name)
         if given is not None:
             remedy = "Order by the plain loss, or expect mostly the classes of large weight to be kept."
-            _trap(where, "criterion", "not be weighted, for losses are ordered as it returns them", f"{name}=", remedy)
+            warn_trap(
+                where, "criterion", "not be weighted, for losses are ordered as it returns them", f"{name}=", remedy
+            )
 
 
 def warn_of_idle_rule(where: str, rule: Rule, accuracies: list[float]) -> None:
@@ -50,13 +47,15 @@ def warn_of_idle_rule(where: str, rule: Rule, accuracies: list[float]) -> None:
             "After mixup pass accuracy= of a pass over clean samples; else lower the thresholds, or use LossMassRule."
         )
         rule_ = f"reach {thresholds[0]:g} for q to move"
-        _trap(f"{where}.end_epoch", "accuracy", rule_, f"{lately:.2f} at most after {len(accuracies)} epochs", remedy)
+        warn_trap(
+            f"{where}.end_epoch", "accuracy", rule_, f"{lately:.2f} at most after {len(accuracies)} epochs", remedy
+        )
 
 
 def warn_of_batchnorm(where: str, q: int) -> None:
     """Warn that BatchNorm meets one or two kept samples."""
     remedy = "Give the rule a floor such as q_min=4, or use GroupNorm."
-    _trap(where, "q", "be at least 3 for a model with BatchNorm", q, remedy)
+    warn_trap(where, "q", "be at least 3 for a model with BatchNorm", q, remedy)
 
 
 def has_batchnorm(model: nn.Module) -> bool:

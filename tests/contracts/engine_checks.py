@@ -123,7 +123,7 @@ def compare(case: Case, engine: str, sizes: Sequence[tuple[int, int]] = SIZES, *
     torch.manual_seed(1)
     twin = case.build()
     optimizer, rule = frozen_sgd(model), Listed([q for _, q in sizes])
-    step = OrderedStep(model, case.criterion, optimizer, rule=rule, engine=engine, **options)
+    step = OrderedStep(model, case.criterion, optimizer, q=rule, engine=engine, **options)
     for number, (s, q) in enumerate(sizes):
         (x, y), (same_x, same_y) = (case.batch(s, Generator().manual_seed(number)) for _ in range(2))
         if engine == "auto":

@@ -36,7 +36,7 @@ TABLE = [
             (("--model", "lenet"), "size must be at least 16; got 8"),
             (
                 ("--engine", "fast"),
-                "osgd compare: engine must be one of auto, dense, rows, twopass, memory; got 'fast'.",
+                "osgd compare: engine must be one of auto, dense, rows, twopass, memory, kernels; got 'fast'.",
             ),
             (("--q", "0"), "osgd compare: q must be an int of at least 1"),
             (("--memory", "--recall", "1.5"), "osgd compare: recall must be a share in (0, 1]; got 1.5."),
@@ -98,7 +98,7 @@ TABLE = [
             ),
             (
                 ("figure1", "--address", "auto"),
-                "osgd reproduce: --address must stand with --backend ray; got 'auto'. Processes run on this machine",
+                "osgd reproduce: --address must be used with --backend ray; got 'auto'. Processes run on this machine",
             ),
             (
                 ("figure1", "--backend", "ray", "--address", "ray://head:10001"),
@@ -169,7 +169,7 @@ TABLE = [
             (("--n", "1000000000", "--s", "5", "--q", "2"), "n must be at most 100,000,000; got 1,000,000,000. The"),
             (("--n", "9,x", "--s", "1", "--q", "1"), "must be integers separated by commas; got '9,x'."),
             (("--s", "10"), "--n, --s and --q must be given together; got fewer."),
-            (("--figure2", "--s", "10"), "--figure2 must stand without --n, --s and --q; got both."),
+            (("--figure2", "--s", "10"), "--figure2 must be used without --n, --s and --q; got both."),
             (("--s", "ten"), "'ten' is not a valid integer"),
             (("--colour",), "No such option"),
         ),

@@ -1,7 +1,10 @@
-"""Promises that every estimator of the package keeps: scikit-learn's own checks, and what people do with estimators."""
+"""What every estimator guarantees: scikit-learn's own checks, and the usual ways to use an estimator."""
 
+import inspect
 import logging
 import pickle
+import re
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +21,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, LossMassRule
 from ordered_sgd import linear as package
+from ordered_sgd.errors import ArgumentError, TrapWarning
 from ordered_sgd.linear import OrderedLinearSVC, OrderedLogisticRegression, OrderedRegressor
 
 
 @dataclass(frozen=True)
 class Row:
-    """An estimator, its options, a score on standardised real data that it must reach, and what it can do."""
+    """An estimator, its options, the score it must reach on standardized real data, and what it supports."""
 
     kind: type[Any]
     score: float
@@ -99,6 +103,24 @@ def test_curves_and_counts_say_what_happened(row: Row) -> None:
 
 
 @EVERY
+def test_every_attribute_that_fit_learns_is_documented(row: Row) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    X, y = row.data()
+    model = row.build(max_iter=1).fit(pandas.DataFrame(X, columns=[f"column {j}" for j in range(X.shape[1])]), y)
+    learned = {name for name in vars(model) if name.endswith("_") and not name.startswith("_")}
+    text = inspect.getdoc(row.kind) or ""
+    attributes = text.partition("\nAttributes\n")[2].partition("\nExamples\n")[0]
+    assert set(re.findall(r"^(\w+) : \S", attributes, re.MULTILINE)) == learned
+
+
+def test_the_parameters_that_all_estimators_share_are_described_in_the_same_words() -> None:
+    texts = {row.kind: (inspect.getdoc(row.kind) or "").partition("\nAttributes\n")[0] for row in ROWS}
+    entries = [set(re.findall(r"^\w+ : .*(?:\n    .*)+", text, re.MULTILINE)) for text in texts.values()]
+    assert [len(found) for found in entries] == [19, 19, 20]
+    assert len(set.intersection(*entries)) == 18
+
+
+@EVERY
 def test_plain_sgd_keeps_every_sample_in_every_epoch(row: Row) -> None:
     X, y = row.data()
     model = row.build(max_iter=4, q=1.0).fit(X, y)
@@ -116,20 +138,59 @@ def test_a_batch_larger_than_the_data_is_clipped(row: Row) -> None:
 
 @EVERY
 @pytest.mark.parametrize("rule", [FixedQ(8), LinearDecay(epochs=4, end=0.25), LossMassRule(0.9)], ids=str)
-def test_a_rule_overrides_q(row: Row, rule: Any) -> None:
+def test_q_may_be_a_rule(row: Row, rule: Any) -> None:
     X, y = row.data()
-    qs = row.build(rule=rule, max_iter=4, batch_size=32).fit(X, y).q_curve_
-    assert qs[0] == rule.first_q(32)
+    model = row.build(q=rule, max_iter=4, batch_size=32).fit(X, y)
+    assert model.q_curve_[0] == rule.first_q(32)
     if isinstance(rule, LinearDecay):
-        assert qs == [32, 24, 16, 8]
+        assert model.q_curve_ == [32, 24, 16, 8]
+    later = row.build(max_iter=4, batch_size=32).set_params(q=rule).fit(X, y)
+    np.testing.assert_array_equal(later.coef_, model.coef_)
+
+
+@EVERY
+def test_a_rule_of_a_fixed_count_trains_like_the_count(row: Row) -> None:
+    X, y = row.data()
+    rule, count = (row.build(q=q, max_iter=4, batch_size=32).fit(X, y) for q in (FixedQ(8), 8))
+    np.testing.assert_array_equal(rule.coef_, count.coef_)
+    np.testing.assert_array_equal(rule.selection_counts_, count.selection_counts_)
+
+
+@EVERY
+def test_the_integer_1_is_warned_of_and_1_0_is_not(row: Row) -> None:
+    X, y = row.data()
+    with pytest.warns(TrapWarning, match="got the integer 1: one of 64 is kept") as caught:
+        row.build(q=1, max_iter=1, tol=None).fit(X, y)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrapWarning)
+        row.build(q=1.0, max_iter=1, tol=None).fit(X, y)
+
+
+@EVERY
+def test_there_is_no_parameter_rule_beside_q(row: Row) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rule'"):
+        row.build(q=0.5, rule=FixedQ(8))
+    with pytest.raises(ValueError, match="Invalid parameter 'rule'"):
+        row.build().set_params(rule=FixedQ(8))
+
+
+@EVERY
+def test_partial_fits_take_up_a_new_q_and_check_it(row: Row) -> None:
+    X, y = row.data()
+    first = {"classes": np.unique(y)} if row.classifies else {}
+    model = row.build(q=16, batch_size=32).partial_fit(X, y, **first).set_params(q=LinearDecay(epochs=2, end=0.25))
+    assert model.partial_fit(X, y).set_params(q=4).partial_fit(X, y).q_curve_ == [16, 32, 4]
+    with pytest.raises(ArgumentError, match=f"^{row.kind.__name__}: q must be"):
+        model.set_params(q="half").partial_fit(X, y)
 
 
 def test_the_paper_s_rule_needs_answers_to_count() -> None:
     X, y = ROWS[0].data()
-    qs = OrderedLogisticRegression(rule=AccuracyRule(), random_state=0).fit(X, y).q_curve_
+    qs = OrderedLogisticRegression(q=AccuracyRule(), random_state=0).fit(X, y).q_curve_
     assert (qs[0], qs[-1]) == (64, 4)
     with pytest.raises(ValueError, match="AccuracyRule: accuracy must be observed"):
-        OrderedRegressor(rule=AccuracyRule()).fit(X, y)
+        OrderedRegressor(q=AccuracyRule()).fit(X, y)
 
 
 @EVERY
@@ -138,16 +199,20 @@ def test_it_works_in_a_pipeline_a_grid_search_and_cross_validation(row: Row) -> 
     pipeline = make_pipeline(StandardScaler(), row.build(max_iter=20))
     assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.8 * row.score
     name = pipeline.steps[-1][0]
-    search = GridSearchCV(pipeline, {f"{name}__q": [8, 0.5, 1.0], f"{name}__rule": [None, FixedQ(4)]}, cv=2)
-    assert search.fit(X, y).best_score_ > 0.8 * row.score
+    values = [8, 0.5, 1.0, LossMassRule(), FixedQ(4)]
+    search = GridSearchCV(pipeline, {f"{name}__q": values}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.8 * row.score
+    assert search.cv_results_[f"param_{name}__q"].tolist() == values
+    assert search.best_estimator_[-1].q == search.best_params_[f"{name}__q"]
 
 
 @EVERY
 def test_clones_are_unfitted_equals_and_pickles_predict_and_train_on(row: Row) -> None:
     X, y = row.data()
-    model = row.build(q=0.25, rule=FixedQ(7)).fit(X, y)
+    model = row.build(q=LinearDecay(epochs=60)).fit(X, y)
     copy = clone(model)
     assert copy.get_params() == model.get_params()
+    assert "q=LinearDecay(epochs=60" in repr(copy)
     with pytest.raises(NotFittedError):
         copy.predict(X)
     again = pickle.loads(pickle.dumps(model))
@@ -185,7 +250,7 @@ def test_a_warm_start_goes_on_from_the_weights(row: Row) -> None:
 )
 def test_partial_fits_are_the_epochs_of_a_fit_with_a_constant_rate(row: Row, layouts: Any) -> None:
     X, y = row.data()
-    options = {"eta0": 0.005, "learning_rate": {2: 0.5}, "rule": LinearDecay(epochs=3)}
+    options = {"eta0": 0.005, "learning_rate": {2: 0.5}, "q": LinearDecay(epochs=3)}
     whole, parts = row.build(max_iter=3, **options).fit(X, y), row.build(**options)
     first = {"classes": np.unique(y)} if row.classifies else {}
     for layout in layouts:
@@ -271,10 +336,11 @@ def test_bytes_are_scaled_on_the_fly_in_training_and_prediction(row: Row) -> Non
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"q": 0}, "The 'q' parameter of {name} must be an int in the range"),
-        ({"q": 1.5}, "The 'q' parameter of {name} must be"),
-        ({"rule": AccuracyRule}, "The 'rule' parameter of {name} must be a rule, not a class"),
-        ({"rule": 0.5}, "The 'rule' parameter of {name} must be an object implementing 'first_q' and 'next_q'"),
+        ({"q": 0}, "{name}: q must be an int of at least 1 .*; got 0. Use q=1 for the largest loss alone."),
+        ({"q": 1.5}, "{name}: q must be an int of at least 1 or a fraction"),
+        ({"q": True}, "{name}: q must be an int of at least 1 or a fraction"),
+        ({"q": None}, "{name}: q must be a count, a share in .* or a rule; got None. Use q=0.5 to keep half"),
+        ({"q": AccuracyRule}, r"{name}: q must be .* a rule; got .* Pass an instance: q=AccuracyRule\(\)."),
         ({"learning_rate": "optimal"}, "The 'learning_rate' parameter of {name} must be"),
         ({"learning_rate": {0: 1.0}}, "{name}: learning_rate must map epochs"),
         ({"eta0": 0.0}, "The 'eta0' parameter of {name} must be"),
@@ -284,7 +350,7 @@ def test_bytes_are_scaled_on_the_fly_in_training_and_prediction(row: Row) -> Non
     ],
     ids=str,
 )
-def test_wrong_parameters_are_refused_in_scikit_learn_s_words(row: Row, options: dict[str, Any], fault: str) -> None:
+def test_wrong_parameters_are_refused_in_one_sentence(row: Row, options: dict[str, Any], fault: str) -> None:
     X, y = row.data()
     with pytest.raises(ValueError, match=fault.format(name=row.kind.__name__)):
         row.build(**options).fit(X, y)
@@ -364,7 +430,7 @@ def test_class_weights_multiply_the_losses_like_sample_weights(row: Row) -> None
 def test_diverging_is_an_error_that_names_the_remedy() -> None:
     X, y = ROWS[2].data()
     with pytest.raises(
-        ValueError, match=r"Floating-point overflow in epoch .* Scale the data, with StandardScaler say"
+        ValueError, match=r"Floating-point overflow in epoch .* Scale the data, for example with StandardScaler"
     ):
         (model := OrderedRegressor(eta0=1e6, max_iter=100)).fit(X, y)
     with pytest.raises(NotFittedError):
@@ -392,7 +458,7 @@ def test_validation_weights_that_are_all_zero_are_refused() -> None:
 
 
 def test_the_most_selected_samples_are_the_hardest() -> None:
-    """Flipped labels are the hardest samples there are, and are found at the top of the counts."""
+    """Samples with flipped labels are the hardest and have the largest counts."""
     X, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     flipped = rng.choice(len(y), 40, replace=False)

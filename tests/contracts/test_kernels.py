@@ -1,4 +1,4 @@
-"""The linear kernels, crossed with every loss, penalty, dtype, layout and shape: they are the reference."""
+"""The linear kernels, crossed with every loss, penalty, dtype, layout and shape: they agree with the reference."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ from ordered_sgd.linear.objective import LOSSES, Array, Batches, Epoch, Loss, Ob
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows lie in memory, and how far rounding may carry the weights of an epoch."""
+    """Dtype and storage of the rows, and the rounding error allowed in the weights after an epoch."""
 
     name: str
     dtype: Any
@@ -105,7 +105,7 @@ def assert_same(given: Problem, spec: Objective, *epochs: Batches, lr: float = 0
 @EVERY_LAYOUT
 @EVERY_KIND
 @EVERY_PENALTY
-def test_the_kernels_are_the_reference(layout: Layout, loss: Loss, columns: int, penalty: str) -> None:
+def test_the_kernels_agree_with_the_reference(layout: Layout, loss: Loss, columns: int, penalty: str) -> None:
     given = problem(layout, loss, columns)
     epochs = [batches(41, 8, 3, 1, seed) for seed in range(1 if layout.weights == np.float32 else 5)]
     assert_same(given, objective(layout, loss, penalty), *epochs)
@@ -114,7 +114,7 @@ def test_the_kernels_are_the_reference(layout: Layout, loss: Loss, columns: int,
 @EVERY_LAYOUT
 @pytest.mark.parametrize("penalty", ["none", "elastic net"])
 @pytest.mark.parametrize("options", [{"momentum": 0.0}, {"fit_intercept": False}, {"l2_intercept": 0.1}], ids=str)
-def test_they_are_without_momentum_or_intercept_and_with_a_decayed_one(
+def test_they_agree_without_momentum_or_intercept_and_with_a_decayed_intercept(
     layout: Layout, penalty: str, options: dict[str, Any]
 ) -> None:
     given = problem(layout, "log_loss", 3)
@@ -127,7 +127,7 @@ def test_they_are_without_momentum_or_intercept_and_with_a_decayed_one(
 @pytest.mark.parametrize(
     "l2", [0.0, 1e-6, 0.05, 0.055, 0.2, 3.0, 20.0, 30.0]
 )  # with 0.9 the eigenvalues meet near 0.0527
-def test_untouched_weights_move_as_momentum_and_l2_have_it(
+def test_weights_without_a_gradient_follow_momentum_and_l2(
     layout: Layout, columns: int, momentum: float, l2: float
 ) -> None:
     given = problem(layout, "log_loss", columns)
@@ -137,7 +137,7 @@ def test_untouched_weights_move_as_momentum_and_l2_have_it(
 @EVERY_LAYOUT
 @pytest.mark.parametrize("columns", [2, 3, 4, 5, 6, 9, 10, 11])
 @pytest.mark.parametrize(("s", "q", "q_last"), [(1, 1, 1), (2, 1, 1), (5, 5, 1), (13, 7, 2), (41, 41, 41), (41, 1, 1)])
-def test_they_are_for_any_number_of_classes_and_any_batch(
+def test_they_agree_for_any_number_of_classes_and_any_batch(
     layout: Layout, columns: int, s: int, q: int, q_last: int
 ) -> None:
     given = problem(layout, "log_loss", columns)
@@ -147,7 +147,7 @@ def test_they_are_for_any_number_of_classes_and_any_batch(
 @EVERY_LAYOUT
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 16, 31, 33, 257])
 @pytest.mark.parametrize("n", [1, 2, 3, 12])
-def test_they_are_for_tiny_and_odd_shapes(layout: Layout, n: int, d: int) -> None:
+def test_they_agree_for_tiny_and_odd_shapes(layout: Layout, n: int, d: int) -> None:
     given = problem(layout, "hinge", 6, n=n, d=d)
     s = min(n, 5)
     last = n - (n - 1) // s * s
@@ -192,7 +192,7 @@ def test_equal_rows_have_equal_losses_wherever_they_stand_in_a_batch(layout: Lay
 
 
 @EVERY_LAYOUT
-def test_keys_are_ordered_in_place_of_the_losses(layout: Layout) -> None:
+def test_keys_are_ordered_instead_of_the_losses(layout: Layout) -> None:
     given = problem(layout, "log_loss", 3)
     keys = np.random.default_rng(5).random(41)
     keys[:8] = 1.0  # a tie
@@ -244,19 +244,19 @@ def test_weights_that_are_not_finite_are_seen_in_the_losses(
     ],
     ids=["s", "q", "q_last", "keys"],
 )
-def test_batches_that_cannot_be_are_refused(module: Any, epoch: Batches, fault: str) -> None:
+def test_impossible_batches_are_rejected(module: Any, epoch: Batches, fault: str) -> None:
     with pytest.raises(ArgumentError, match=fault):
         problem(LAYOUTS[0], "log_loss", 3).train(module, objective(LAYOUTS[0], "log_loss"), epoch)
 
 
-def test_an_unknown_loss_is_refused() -> None:
+def test_an_unknown_loss_is_rejected() -> None:
     with pytest.raises(ArgumentError, match=r"Objective: loss must be one of log_loss, hinge, .* Did you mean 'hinge'"):
         Objective("hing")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=st.data())
-def test_the_kept_are_the_largest_and_of_equals_the_first(dtype: Any, data: Any) -> None:
+def test_the_largest_values_are_kept_and_the_first_of_equal_ones(dtype: Any, data: Any) -> None:
     width = 32 if dtype == np.float32 else 64
     numbers = st.floats(0, 2.0**100, width=width) | st.sampled_from([0.0, 0.5, 1.0])
     values = data.draw(arrays(dtype, st.integers(1, 80), elements=numbers)) + dtype(0)  # no negative zero

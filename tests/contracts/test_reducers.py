@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ordered_sgd.core import units
 from torch import Tensor
 
-from ordered_sgd import OrderedLoss, ordered_mean, theory
+from ordered_sgd import OrderedLoss, ordered_mean, theory, units
 
 
 @dataclass(frozen=True)

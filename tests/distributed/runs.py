@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ordered_sgd.core import distributed
 from torch import Generator, Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
@@ -15,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from ordered_sgd.ranks import _ROOM, join
 from tests.contracts.engine_checks import Listed, quiet
 from tests.distributed.parts import CE, ddp, gradient_of, network, part, relative_error
 
@@ -79,10 +79,10 @@ def plain(value: Any) -> Any:
 
 def fifty_steps(wrapper: str, engine: str, rule: str, parts: bool) -> dict[str, Any]:
     alone = network().double()
-    reference = OrderedStep(alone, CE, sgd(alone), rule=RULES[rule])
+    reference = OrderedStep(alone, CE, sgd(alone), q=RULES[rule])
     expected = train(reference, range(50))
     model = WRAP[wrapper](network().double())
-    step = OrderedStep(model, CE, sgd(model), rule=RULES[rule], engine=engine, group=dist.group.WORLD)
+    step = OrderedStep(model, CE, sgd(model), q=RULES[rule], engine=engine, group=dist.group.WORLD)
     path = train(step, range(50), in_parts if parts else own_part())
     return {
         "error": relative_error(weights(model), weights(alone)),
@@ -96,10 +96,10 @@ def another_number_of_ranks() -> dict[str, Any]:
     """Twenty steps, the second ten of them on one rank less, from a checkpoint."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     alone = network().double()
-    expected = train(OrderedStep(alone, CE, sgd(alone), rule=RULES["accuracy"]), range(25))
+    expected = train(OrderedStep(alone, CE, sgd(alone), q=RULES["accuracy"]), range(25))
     model = ddp(network().double())
     optimizer = sgd(model)
-    step = OrderedStep(model, CE, optimizer, rule=RULES["accuracy"], group=dist.group.WORLD)
+    step = OrderedStep(model, CE, optimizer, q=RULES["accuracy"], group=dist.group.WORLD)
     path = train(step, range(15), own_part())
     saved = copy.deepcopy([model.module.state_dict(), optimizer.state_dict(), step.state_dict()])
     fewer = dist.new_group(list(range(ranks - 1)))
@@ -110,7 +110,7 @@ def another_number_of_ranks() -> dict[str, Any]:
     model = ddp(model, process_group=fewer)
     optimizer = sgd(model)
     optimizer.load_state_dict(saved[1])
-    step = OrderedStep(model, CE, optimizer, rule=RULES["accuracy"], group=fewer)
+    step = OrderedStep(model, CE, optimizer, q=RULES["accuracy"], group=fewer)
     step.load_state_dict(saved[2])
     path += train(step, range(15, 25), own_part(fewer))
     return {"error": relative_error(weights(model), weights(alone)), "same path": path == expected}
@@ -286,8 +286,8 @@ def random_control() -> dict[str, Any]:
 
 def loss_with_a_rule() -> dict[str, Any]:
     """OrderedLoss moves q by the accuracy of all ranks; eval mode and batches without gradients do not count."""
-    alone = OrderedLoss(CE, rule=RULES["accuracy"])
-    ours = OrderedLoss(CE, rule=RULES["accuracy"], group=dist.group.WORLD)
+    alone = OrderedLoss(CE, q=RULES["accuracy"])
+    ours = OrderedLoss(CE, q=RULES["accuracy"], group=dist.group.WORLD)
     model = network().double()
     same = True
     for number in range(8):
@@ -308,7 +308,7 @@ def masked_units() -> list[float]:
     """Tokens of all ranks, with padding, a rank without a valid token, none at all, trim, mix, a rule: the errors."""
     world, rank, ranks, errors = dist.group.WORLD, dist.get_rank(), dist.get_world_size(), []
     options: dict[str, Any] = {"unit": "token", "trim": 0.1, "mix": 0.25}
-    alone, ours = (OrderedLoss(lambda x: x, rule=FixedQ(0.4), unit="token", group=group) for group in (None, world))
+    alone, ours = (OrderedLoss(lambda x: x, q=FixedQ(0.4), unit="token", group=group) for group in (None, world))
     for number, share in enumerate((0.7, 0.7, 0.3, 0.0)):
         generator = torch.Generator().manual_seed(number)
         losses = torch.rand(ranks, 3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -362,8 +362,8 @@ def room_is_learnt() -> list[int]:
     group, found = dist.new_group(), []
     for s in (4, 2, 6, 6, 0):
         mine = s if dist.get_rank() == 1 else 1
-        distributed.join(torch.zeros(mine), None, group, "test")
-        found.append(distributed._ROOM[group])
+        join(torch.zeros(mine), None, group, "test")
+        found.append(_ROOM[group])
     return found
 
 
@@ -421,7 +421,7 @@ def each_rank_by_itself(engine: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     alone = Shifted()
     model = ddp(copy.deepcopy(alone))
-    step = OrderedStep(model, CE, sgd(model), rule=Listed([s, s, 3, 3, 2, 2, 2][rank:]), engine=engine)
+    step = OrderedStep(model, CE, sgd(model), q=Listed([s, s, 3, 3, 2, 2, 2][rank:]), engine=engine)
     optimizer, engines, error = sgd(alone), [], 0.0
     for number in range(6):
         x, y = (t.float() if t.is_floating_point() else t for t in batch(number, s * ranks))

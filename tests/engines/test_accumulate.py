@@ -178,7 +178,7 @@ def test_a_loss_that_is_not_finite_is_found_among_micro_batches(q: float) -> Non
 
 def test_a_rule_divides_the_joined_batch() -> None:
     model = network()
-    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), rule=AccuracyRule())
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=AccuracyRule())
     step([(torch.randn(8, 6), torch.zeros(8).long())] * 4)
     assert step.q == 32
     assert step.end_epoch(accuracy=0.95) == 4

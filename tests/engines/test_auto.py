@@ -19,7 +19,7 @@ def test_after_ten_steps_with_each_q_nothing_is_compiled_or_compared_again(monke
     torch.manual_seed(0)
     model = LeNet(size=16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, rule=Listed(QS))
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=Listed(QS))
     work: list[str] = []
     check = _BackwardOfRows._check
     monkeypatch.setattr(_BackwardOfRows, "_check", lambda *given: (work.append("compare"), check(*given))[1])
@@ -58,7 +58,7 @@ def test_a_model_that_takes_a_view_of_its_convolution_trains_as_it_does_densely(
         torch.manual_seed(0)
         model = Viewed(nn.BatchNorm2d(8), nn.Dropout(0.5))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, rule=Listed((32, 8)), engine=engine)  # type: ignore[arg-type]
+        step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=Listed((32, 8)), engine=engine)  # type: ignore[arg-type]
         step(x, y)
         found.append([value.clone() for value in model.state_dict().values()])
         step.end_epoch()

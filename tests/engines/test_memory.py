@@ -54,13 +54,13 @@ def partly(monkeypatch: pytest.MonkeyPatch, audited: float) -> None:
     monkeypatch.setattr(memory_module, "AUDITED", audited)
 
 
-@pytest.mark.parametrize("options", [{}, {"trim": 2, "trim_epochs": 0}, {"cap": 1.0}, {"q": None, "rule": "accuracy"}])
+@pytest.mark.parametrize("options", [{}, {"trim": 2, "trim_epochs": 0}, {"cap": 1.0}, {"q": "accuracy"}])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_with_all_samples_as_candidates_it_is_the_exact_engine_bit_for_bit(
     options: dict[str, Any], dropout: float
 ) -> None:
-    if "rule" in options:
-        options = {"q": None, "rule": AccuracyRule()}
+    if options.get("q") == "accuracy":
+        options = {"q": AccuracyRule()}
     found = {}
     for engine, more in (("memory", {"candidates": 1.0}), ("auto", {})):
         model = network(dropout)
@@ -222,7 +222,7 @@ def test_a_rule_moves_q_by_the_estimates(rule: Any) -> None:
     for engine in ("memory", "auto"):
         torch.manual_seed(1)
         model = network()
-        step = make(model, q=None, rule=rule, engine=engine)
+        step = make(model, q=rule, engine=engine)
         paths[engine] = []
         for epoch in range(12):
             train(step, order(1, epoch))

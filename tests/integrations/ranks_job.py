@@ -30,8 +30,8 @@ def difference(model: nn.Module, expected: torch.Tensor) -> float:
 
 
 def by_lightning(folder: Path) -> dict[str, Any]:
-    expected = plain_loop(Task({"rule": RULE}, folder, epochs=3))
-    model, callback = lightning_parts.Net(nn.CrossEntropyLoss()), OrderedCallback(rule=RULE)
+    expected = plain_loop(Task({"q": RULE}, folder, epochs=3))
+    model, callback = lightning_parts.Net(nn.CrossEntropyLoss()), OrderedCallback(q=RULE)
     data = batches().dataset
     rank = int(os.environ["RANK"])
     # rank r gets the samples r, r + 2, ...: batches of S / 2 on two ranks are those of S in one process
@@ -64,9 +64,9 @@ def by_huggingface(folder: Path) -> dict[str, Any]:
 
 
 def by_accelerate(folder: Path) -> dict[str, Any]:
-    expected = plain_loop(Task({"rule": RULE}, folder, epochs=3))
+    expected = plain_loop(Task({"q": RULE}, folder, epochs=3))
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    model, loss_fn = network(), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), rule=RULE, group=dist.group.WORLD)
+    model, loss_fn = network(), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=RULE, group=dist.group.WORLD)
     wrapped, optimizer, loader = accelerator.prepare(model, sgd(model), batches())
     for _ in range(3):
         for x, y in loader:

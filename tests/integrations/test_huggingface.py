@@ -102,9 +102,7 @@ def test_evaluation_is_the_plain_mean_and_is_not_seen_by_the_rule(parts: Any, le
     rows, rule = parts.rows_for("token"), Falling()
     settings = {"eval_strategy": "epoch", "per_device_eval_batch_size": 48}
     model = parts.model_for("token")
-    trainer = parts.fit(
-        model, rows, tmp_path, kind=leaf.OrderedTrainer, rule=rule, settings=settings, eval_dataset=rows
-    )
+    trainer = parts.fit(model, rows, tmp_path, kind=leaf.OrderedTrainer, q=rule, settings=settings, eval_dataset=rows)
     inputs = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     plain = model.eval()(**inputs).loss.item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(plain, rel=1e-5)
@@ -139,7 +137,7 @@ def test_the_q_that_is_logged_at_the_end_of_an_epoch_is_that_of_the_epoch(
     parts: Any, leaf: Any, tmp_path: Path
 ) -> None:
     model, rows = parts.model_for("sequence"), parts.rows_for("sequence")
-    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": leaf.OrderedLossFunc("sequence", rule=LinearDecay(4))}
+    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": leaf.OrderedLossFunc("sequence", q=LinearDecay(4))}
     settings = {"logging_strategy": "epoch"}
     trainer = parts.fit(model, rows, tmp_path, settings=settings, batch=8, epochs=3, **options)
     rule, q = LinearDecay(4), [8]
@@ -153,7 +151,7 @@ def test_the_q_that_is_logged_at_the_end_of_an_epoch_is_that_of_the_epoch(
 def test_a_checkpoint_from_any_step_goes_on_to_the_same_weights(parts: Any, leaf: Any, tmp_path: Path) -> None:
     def run(folder: str, rule: Falling, **options: Any) -> Any:
         model, rows = parts.model_for("token"), parts.rows_for("token", n=32)
-        return parts.fit(model, rows, tmp_path / folder, kind=leaf.OrderedTrainer, rule=rule, **options)
+        return parts.fit(model, rows, tmp_path / folder, kind=leaf.OrderedTrainer, q=rule, **options)
 
     whole_rule = Falling()
     whole = run("whole", whole_rule, settings={"save_strategy": "steps", "save_steps": 1})
@@ -198,7 +196,7 @@ def test_what_would_be_passed_over_is_refused_when_the_trainer_is_made(parts: An
     with pytest.raises(ArgumentError, match=r"OrderedLossFunc: labels must be classes; got torch.float32\. Pass"):
         leaf.OrderedLossFunc("sequence", q=3)({"logits": torch.zeros(2, 3)}, torch.zeros(2, 3))
     loss_func = leaf.OrderedLossFunc("sequence", q=3)
-    with pytest.raises(ArgumentError, match="OrderedTrainer: q, rule and unit must be left out; got some"):
+    with pytest.raises(ArgumentError, match="OrderedTrainer: q and unit must be left out; got some"):
         leaf.OrderedTrainer(model, compute_loss_func=loss_func, q=3)
 
 
@@ -213,7 +211,7 @@ def test_devices_that_would_be_weighted_wrongly_are_refused(leaf: Any) -> None:
 
 
 def test_a_rule_without_answers_to_count_is_refused_on_the_first_batch(parts: Any, leaf: Any, tmp_path: Path) -> None:
-    loss_func = leaf.OrderedLossFunc("sequence", rule=AccuracyRule(), criterion=nn.MSELoss(reduction="none"))
+    loss_func = leaf.OrderedLossFunc("sequence", q=AccuracyRule(), criterion=nn.MSELoss(reduction="none"))
     rows = [{"x": torch.randn(6), "labels": torch.randn(())} for _ in range(8)]
     model = parts.Logits(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
     with pytest.raises(ArgumentError, match="OrderedLossFunc: the rule must find right answers to count in the first"):
@@ -233,7 +231,7 @@ def test_tuples_are_outputs_too(leaf: Any) -> None:
 
 def test_another_model_starts_from_the_first_q(parts: Any, leaf: Any, tmp_path: Path) -> None:
     rows = parts.rows_for("sequence", n=32)
-    loss = leaf.OrderedLossFunc("sequence", rule=Falling())
+    loss = leaf.OrderedLossFunc("sequence", q=Falling())
     trainer = parts.fit(parts.model_for("sequence"), rows, tmp_path, compute_loss_func=loss, epochs=2)
     ended, epoch = loss.loss_fn.q, loss.loss_fn.epoch
     trainer.model_init = lambda: parts.model_for("sequence")  # as a search for hyperparameters does

@@ -58,10 +58,10 @@ def test_validation_has_the_plain_loss_and_does_not_touch_the_rule(parts: Any, l
 
     (x, y), plain = batches().dataset.tensors, []
     rule, reference = Falling(), Falling()
-    model, callback = Larger(nn.CrossEntropyLoss()), leaf.OrderedCallback(rule=rule)
+    model, callback = Larger(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=rule)
     valid = DataLoader(TensorDataset(x, y), len(x))  # all samples at once: a larger batch than in training
     trainer = parts.fit(model, callback, valid=valid)
-    expected = plain_loop(Task({"rule": reference}, tmp_path))
+    expected = plain_loop(Task({"q": reference}, tmp_path))
     close(model, expected.weights)
     assert rule.asked == reference.asked
     assert len(plain) == 3  # the check before the fit is one of them
@@ -129,10 +129,10 @@ def test_a_logged_metric_can_be_the_accuracy_of_the_rule(parts: Any, leaf: Any) 
             self.log("clean", 0.91, on_step=False, on_epoch=True, batch_size=S)
             return super().training_step(batch, index)
 
-    callback = leaf.OrderedCallback(rule=AccuracyRule(), accuracy="clean")
+    callback = leaf.OrderedCallback(q=AccuracyRule(), accuracy="clean")
     parts.fit(Measured(nn.CrossEntropyLoss()), callback, epochs=1)
     assert callback.loss_fn.q == S // 4
-    other = leaf.OrderedCallback(rule=AccuracyRule(), accuracy="other")
+    other = leaf.OrderedCallback(q=AccuracyRule(), accuracy="other")
     with pytest.raises(
         ArgumentError, match=r"accuracy must name a metric of the epoch; got 'other' and \['clean', 'ord"
     ):
@@ -146,12 +146,12 @@ def test_a_checkpoint_from_before_the_end_of_an_epoch_goes_on_to_the_same_weight
     """Lightning writes it after validation, when the rule has not been asked yet."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    expected = plain_loop(Task({"rule": Falling()}, tmp_path, epochs=3))
+    expected = plain_loop(Task({"q": Falling()}, tmp_path, epochs=3))
     valid = batches()
 
     def run(epochs: int, **options: Any) -> tuple[Any, Any]:
         early = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, save_on_train_epoch_end=False)
-        model, callback = parts.Validated(nn.CrossEntropyLoss()), leaf.OrderedCallback(rule=Falling())
+        model, callback = parts.Validated(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=Falling())
         parts.fit(model, callback, early, epochs=epochs, valid=valid, default_root_dir=tmp_path, **options)
         return model, callback
 
@@ -177,12 +177,12 @@ def test_what_cannot_be_ordered_is_refused_at_once_and_the_module_is_left_as_it_
         (parts.Net(nn.CrossEntropyLoss()), {"criterion": "a.b"}, "criterion must name an attribute; got 'a.b'"),
         (parts.Net(nn.CrossEntropyLoss(reduction="sum")), {}, "criterion must be a mean over the batch; got reduction"),
         (Elsewhere(nn.CrossEntropyLoss()), {}, "criterion must be called in training_step; got no call of 'criterion'"),
-        (Regression(nn.MSELoss()), {"rule": AccuracyRule()}, "the rule must find right answers to count"),
+        (Regression(nn.MSELoss()), {"q": AccuracyRule()}, "the rule must find right answers to count"),
     ]
     for model, options, text in cases:
         before, rule = model.criterion, Falling()
         with pytest.raises(ArgumentError, match=f"^OrderedCallback: {text}"):
-            parts.fit(model, leaf.OrderedCallback(**{"rule": rule, **options}))
+            parts.fit(model, leaf.OrderedCallback(**{"q": rule, **options}))
         assert model.criterion is before
         assert rule.asked == []
 
@@ -202,11 +202,11 @@ def test_with_a_process_group_the_weights_are_those_of_the_plain_loop(
     parts: Any, leaf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fast twin of tests/integrations/test_ranks.py: a group of one rank."""
-    expected = plain_loop(Task({"rule": FixedQ(0.5)}, tmp_path))
+    expected = plain_loop(Task({"q": FixedQ(0.5)}, tmp_path))
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         monkeypatch.setattr(leaf, "_group", lambda trainer: dist.group.WORLD)
-        model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(rule=FixedQ(0.5))
+        model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=FixedQ(0.5))
         parts.fit(model, callback)
         assert callback.loss_fn.group is not None
     finally:

@@ -45,7 +45,7 @@ def test_the_examples_in_the_docstrings_hold(leaf: Any) -> None:
 def test_a_grid_search_over_q_and_rules_finds_what_fits_by_hand_find(leaf: Any) -> None:
     x, y = arrays()
     halves = [(np.arange(40), np.arange(40, 80)), (np.arange(40, 80), np.arange(40))]
-    grid = [{"q": [2, 0.5, 1.0]}, {"q": [None], "rule": [AccuracyRule(thresholds=(0.3,), divisors=(4,))]}]
+    grid = [{"q": [2, 0.5, 1.0]}, {"q": [AccuracyRule(thresholds=(0.3,), divisors=(4,))]}]
     search = GridSearchCV(net_of(leaf, q=1.0), grid, cv=halves, error_score="raise").fit(x, y)
     for number, params in enumerate(search.cv_results_["params"]):
         for split, (train, test) in enumerate(halves):
@@ -70,18 +70,17 @@ def test_the_history_has_q_and_both_losses_and_the_plain_loss_of_validation(leaf
 
 def test_partial_fit_goes_on_where_q_was_and_fit_starts_anew(leaf: Any) -> None:
     rule = Falling()
-    net = net_of(leaf, rule=rule).fit(*arrays())
+    net = net_of(leaf, q=rule).fit(*arrays())
     assert net.history[:, "q"] == [8, 4]
     assert net.partial_fit(*arrays()).history[:, "q"] == [8, 4, 2, 1]
     assert net.fit(*arrays()).history[:, "q"] == [8, 4]
-    assert net.set_params(q=3, rule=None).partial_fit(*arrays()).history[:, "q"] == [8, 4, 3, 3]
+    assert net.set_params(q=3).partial_fit(*arrays()).history[:, "q"] == [8, 4, 3, 3]
 
 
 def test_a_clone_has_the_parameters_and_a_pickle_the_state_as_well(leaf: Any) -> None:
     silent = {"callbacks__print_log": None}  # it holds `print`, which Ray replaces: then it cannot be pickled
-    net = net_of(leaf, rule=AccuracyRule(thresholds=(0.3,), divisors=(4,)), **silent).fit(*arrays())
-    assert clone(net).get_params()["rule"] == net.rule
-    assert clone(net).get_params()["q"] is None
+    net = net_of(leaf, q=AccuracyRule(thresholds=(0.3,), divisors=(4,)), **silent).fit(*arrays())
+    assert clone(net).get_params()["q"] == net.q
     assert not hasattr(clone(net), "ordered_")
     loaded = pickle.loads(pickle.dumps(net))
     assert (loaded.ordered_.q, loaded.ordered_.epoch) == (2, 2)
@@ -111,7 +110,7 @@ def test_a_sum_and_a_rule_without_answers_are_refused_at_once(leaf: Any) -> None
     mixed = np.eye(4, dtype=np.float32)[y]
     rule = Falling()
     with pytest.raises(ArgumentError, match="OrderedNeuralNetClassifier: the rule must find right answers to count"):
-        net_of(leaf, rule=rule).fit(x, mixed)
+        net_of(leaf, q=rule).fit(x, mixed)
     assert rule.asked == []
 
 

@@ -71,11 +71,11 @@ def test_a_batch_without_a_valid_unit_has_the_mean_zero() -> None:
 
 
 def test_a_rule_that_needs_accuracy_is_refused_on_a_first_batch_without_answers() -> None:
-    loss_fn = WatchedLoss(nn.MSELoss(reduction="none"), rule=AccuracyRule(), _where="test")
+    loss_fn = WatchedLoss(nn.MSELoss(reduction="none"), q=AccuracyRule(), _where="test")
     text = "test: the rule must find right answers to count in the first batch; got no outputs"
     with pytest.raises(ArgumentError, match=text):
         loss_fn(torch.randn(8, requires_grad=True), torch.randn(8))
-    told = WatchedLoss(nn.MSELoss(reduction="none"), rule=AccuracyRule())
+    told = WatchedLoss(nn.MSELoss(reduction="none"), q=AccuracyRule())
     told.counting = False
     told(torch.randn(8, requires_grad=True), torch.randn(8))
     assert told.end_epoch(accuracy=0.85) == 4

@@ -137,8 +137,8 @@ def test_counts_and_shares_keep_as_many_of_every_batch_the_smaller_last_included
 @pytest.mark.parametrize("rule", [AccuracyRule((0.5, 0.7, 0.8, 0.85)), LossMassRule(0.7)], ids=str)
 def test_rules_see_the_same_and_answer_the_same(rule: Any) -> None:
     X, y = data("log_loss 4", DOUBLE)
-    model, qs = train_torch("log_loss 4", X, y, penalty="l2", epochs=15, rule=rule)
-    fitted = estimator("log_loss 4", max_iter=15, rule=rule).fit(X, y)
+    model, qs = train_torch("log_loss 4", X, y, penalty="l2", epochs=15, q=rule)
+    fitted = estimator("log_loss 4", max_iter=15, q=rule).fit(X, y)
     assert len(set(qs)) > 1
     assert fitted.q_curve_ == qs
     assert_same(model, fitted, 1e-9)

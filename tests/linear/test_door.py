@@ -1,4 +1,4 @@
-"""The package's own door: light, without torch, and clear about what is missing."""
+"""Importing the package is light, needs no torch, and names a missing extra."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The readable twin, against derivatives taken numerically and against sums written out."""
+"""The readable twin agrees with numerical derivatives and with sums written out."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_the_multiclass_losses_with_two_columns_are_those_of_one() -> None:
 
 
 def test_only_the_kept_samples_move_the_weights() -> None:
-    """One step, written out: of four residuals the two largest are those of samples 1 and 3."""
+    """One step written out: samples 1 and 3 have the two largest of four residuals."""
     X, y = np.array([[1.0], [2.0], [-1.0], [3.0]]), np.array([0.0, 5.0, 1.0, -4.0])
     weight = np.array([1.0, 1.0, 1.0, 0.5])
     state = State.start(np.zeros((1, 1)), np.zeros(1))

@@ -1,4 +1,4 @@
-"""Plans for the learning rate, the automatic rate, and what rules are told."""
+"""Learning-rate schedules, the automatic rate, and what rules see."""
 
 import math
 from typing import Any

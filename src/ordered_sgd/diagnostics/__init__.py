@@ -1,1 +1,1 @@
-"""What training did to a model, beyond its error."""
+"""Diagnostics of a training beyond its error: calibration, selected samples, suspected label errors."""

@@ -1,4 +1,4 @@
-"""NumPy arrays from whatever the caller has: lists, arrays, and tensors on any device, with or without a graph."""
+"""NumPy arrays from lists, arrays, and tensors on any device, with or without a graph."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """The values as a NumPy array. Reading a tensor of an accelerator waits for it.
+    """The values as a NumPy array. Reading a tensor on an accelerator waits for it.
 
     >>> import torch
     >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))

@@ -1,4 +1,4 @@
-"""Whether a classifier's probabilities mean what they say: cross-entropy, temperature scaling, calibration error."""
+"""Calibration of a classifier's probabilities: cross-entropy, temperature scaling, calibration error."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,12 +15,12 @@ def cross_entropy(scores: ArrayLike, y: ArrayLike, *, temperature: float = 1.0) 
 
     Parameters
     ----------
-    scores
-        Class scores, shape (n, classes).
-    y
-        Class numbers, shape (n,).
-    temperature
-        Above 1 it makes a model less sure of itself.
+    scores : array_like of shape (n, classes)
+        Class scores.
+    y : array_like of shape (n,)
+        Class numbers.
+    temperature : float, default=1.0
+        A temperature above 1 makes the model less confident.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def cross_entropy(scores: ArrayLike, y: ArrayLike, *, temperature: float = 1.0) 
 def best_temperature(scores: ArrayLike, y: ArrayLike) -> float:
     """The temperature with the least cross-entropy (Guo et al., 2017), between 1/100 and 100.
 
-    Fit it on samples that are not the ones it is judged on.
+    Fit it on other samples than those used to evaluate it.
 
     >>> scores = np.log([[0.7, 0.3]] * 10)
     >>> round(best_temperature(3 * scores, [0] * 7 + [1] * 3), 2)
@@ -46,7 +46,7 @@ def best_temperature(scores: ArrayLike, y: ArrayLike) -> float:
     right = scores[np.arange(len(labels)), labels].mean()
 
     def slope(log_beta: float) -> float:
-        """Of the cross-entropy in beta = 1 / temperature, in which it is convex: mean of E[score] - score of y."""
+        """Derivative of the cross-entropy, convex in beta = 1 / temperature: mean of E[score] - score of y."""
         p = special.softmax(np.exp(log_beta) * scores, axis=1)
         return float(np.einsum("ij,ij->", p, scores) / len(labels) - right)
 

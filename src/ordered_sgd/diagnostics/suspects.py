@@ -1,4 +1,4 @@
-"""Samples whose label may be wrong, by what their losses did over a training."""
+"""Samples whose label may be wrong, judged by their losses during training."""
 
 from typing import NamedTuple
 
@@ -14,19 +14,18 @@ TWO_HEAPS = 0.7
 class Suspects(NamedTuple):
     """Suspected label errors.
 
-    Parameters
+    Attributes
     ----------
-    indices
-        The suspects, the most suspicious first; empty where the losses do not fall into two heaps. Rather more
-        labels are wrong than are named (docs/diagnostics.md).
-    suspicion
-        Of every sample, shape (n,): how far its mean loss lies above the median of its class; NaN where it was not
-        seen.
-    threshold
-        The suspicion above which a sample is a suspect, where there are any.
-    explained
-        Share of the variance of the suspicion that the cut at the threshold explains. Below 0.7 nobody is named: one
-        heap with a long tail looks like that.
+    indices : ndarray of int
+        The suspects, the most suspicious first; empty if the losses do not form two separate groups. Usually more
+        labels are wrong than are listed (docs/diagnostics.md).
+    suspicion : ndarray of shape (n,)
+        How far the mean loss of each sample lies above the median of its class; NaN for a sample that was not seen.
+    threshold : float
+        Suspicion above which a sample is a suspect.
+    explained : float
+        Share of the variance of the suspicion explained by the cut at the threshold. Below 0.7 there are no suspects,
+        because a single group with a long tail gives such a value.
     """
 
     indices: NDArray[np.int64]
@@ -36,18 +35,18 @@ class Suspects(NamedTuple):
 
 
 def find_suspects(mean_loss: ArrayLike, y: ArrayLike | None = None) -> Suspects:
-    """Samples whose loss, averaged over a training, stands apart from that of the others of their class.
+    """Samples whose mean loss over training is far above that of other samples of their class.
 
-    The suspicion of a sample is its mean loss less the median of its class: a whole class that is hard is not suspect.
-    A wrong label costs most while the others of its class are learnt and before it is learnt by heart, so the mean is
-    over all epochs. The threshold is Otsu's: the cut in two that explains most of the variance.
+    The suspicion of a sample is its mean loss minus the median of its class, so a class that is hard as a whole is not
+    suspect. A wrong label has its largest loss while the rest of its class is learned and before it is memorized, so
+    the mean is over all epochs. The threshold is Otsu's: the cut in two that explains most of the variance.
 
     Parameters
     ----------
-    mean_loss
-        Mean loss of every sample over epochs, shape (n,); NaN where it was not seen.
-    y
-        Class numbers, shape (n,); without them all samples are one class.
+    mean_loss : array_like of shape (n,)
+        Mean loss of each sample over epochs; NaN for a sample that was not seen.
+    y : array_like of shape (n,) or None, default=None
+        Class numbers; None treats all samples as one class.
 
     Examples
     --------
@@ -86,7 +85,7 @@ def best_cut(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _medians(losses: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of every sample the median of the losses of its class."""
+    """For each sample, the median loss of its class."""
     found = np.full(len(losses), np.nan)
     for label in np.unique(y):
         own = y == label

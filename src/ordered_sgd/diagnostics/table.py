@@ -1,4 +1,4 @@
-"""Tables as files that are either whole or not there."""
+"""Tables written to files atomically."""
 
 import csv
 import os
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 
 def write_table(path: str | Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write columns of the same length as CSV with a header, and put it in place of an old file in one go.
+    """Write columns of the same length as CSV with a header, replacing an existing file atomically.
 
-    Numbers are written so that reading them gives the same ones; an empty cell stands for NaN.
+    Numbers are written with full precision; an empty cell stands for NaN.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not put out of its place

@@ -1,4 +1,4 @@
-"""`SelectionTracker`: which samples were seen and chosen, what their losses did, and what that says about them."""
+"""`SelectionTracker`: how often samples were seen and kept, and how their losses developed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,19 @@ _STATE = ("seen", "chosen", "now", "times", "epochs", "mean", "squares")
 
 
 class ClassShare(NamedTuple):
-    """Of a class: its share of the samples seen and of those chosen, and the second by the first."""
+    """How often the samples of a class were kept.
+
+    Attributes
+    ----------
+    name : str
+        Name of the class.
+    seen : float
+        Share of the class among the samples seen.
+    chosen : float
+        Share of the class among the samples kept.
+    ratio : float
+        ``chosen / seen``.
+    """
 
     name: str
     seen: float
@@ -32,25 +44,35 @@ class ClassShare(NamedTuple):
 
 
 class DataMap(NamedTuple):
-    """Of every sample, shape (n,): mean and standard deviation of its loss over epochs; NaN where it was not seen."""
+    """Loss of each sample over epochs; NaN for a sample that was not seen.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n,)
+        Mean of the loss.
+    spread : ndarray of shape (n,)
+        Standard deviation of the loss.
+    """
 
     mean: NDArray[np.float64]
     spread: NDArray[np.float64]
 
 
 class SelectionTracker:
-    """Follows which samples are chosen and what their losses do: ``tracker.update(indices, record)`` after each step.
+    """Records which samples are kept and how their losses develop: ``tracker.update(indices, record)`` after each step.
 
-    It costs a few array operations a step and 56 bytes a sample. Numbers on an accelerator are not waited for: they are
-    read some hundred steps at a time, when an epoch ends, or when something is asked. Over several ranks each has a
-    tracker of its own.
+    It costs a few array operations per step and 56 bytes per sample. It does not wait for an accelerator: the numbers
+    are read after a few hundred steps, at the end of an epoch, or when a result is requested. With several ranks, each
+    rank has its own tracker.
 
     Parameters
     ----------
-    n
-        Samples in the training set.
-    y, classes
-        Class numbers, shape (n,), and the names of the classes: without them nothing is said by class.
+    n : int
+        Number of samples in the training set.
+    y : array_like of shape (n,) or None, default=None
+        Class numbers; needed for `class_shares`, and for suspects relative to their class.
+    classes : sequence of str or None, default=None
+        Names of the classes; None uses their numbers.
 
     Examples
     --------
@@ -81,16 +103,17 @@ class SelectionTracker:
         self._waiting: list[tuple[Any, Any, Any, Any]] = []
 
     def update(self, indices: Any, losses: "StepRecord | Any", rows: Any = None) -> None:
-        """Take note of a step.
+        """Record a step. Arrays may be NumPy arrays, or tensors on any device.
 
         Parameters
         ----------
-        indices
-            Positions of the batch's samples in the training set, shape (s,). One may come twice.
-        losses, rows
-            The `StepRecord`; or the losses, shape (s,), and the positions in the batch that were kept, all if none are
-            given. Arrays, or tensors on any device. A loss that is not finite is left out, and so is one that was not
-            computed but remembered (``engine="memory"``); the sample is still seen.
+        indices : array_like of shape (s,)
+            Positions of the batch's samples in the training set. A sample may occur twice.
+        losses : StepRecord or array_like of shape (s,)
+            The record of the step, or its losses. A loss that is not finite is left out, as is one that was remembered
+            and not computed (``engine="memory"``); the sample still counts as seen.
+        rows : array_like or None, default=None
+            Positions in the batch that were kept, if `losses` is not a record; None means all.
         """
         record: Any = losses
         scored = None
@@ -105,7 +128,7 @@ class SelectionTracker:
             self._catch_up()
 
     def end_epoch(self) -> None:
-        """Close an epoch: the mean of a sample's losses in it is one of the values whose mean and spread are kept."""
+        """End the epoch, adding the mean loss of each sample in it to the data map."""
         self._catch_up()
         here = np.flatnonzero(self._times)
         losses = self._now[here] / self._times[here]
@@ -131,17 +154,17 @@ class SelectionTracker:
 
     @property
     def saved(self) -> float:
-        """Share of the samples seen that were not back-propagated; NaN when none were seen."""
+        """Share of the samples seen that were not back-propagated; NaN if none were seen."""
         seen = self.seen.sum()
         return float(1 - self.chosen.sum() / seen) if seen else float("nan")
 
     @property
     def loss_quantiles(self) -> NDArray[np.float64]:
-        """The quantiles `LEVELS` of the losses in every epoch that has ended, shape (epochs, levels)."""
+        """The quantiles `LEVELS` of the losses in each finished epoch, shape (epochs, levels)."""
         return np.array(self._quantiles).reshape(-1, len(LEVELS))
 
     def class_shares(self) -> list[ClassShare]:
-        """How the samples that were seen and those that were chosen spread over the classes."""
+        """Share of each class among the samples seen and among those kept."""
         if self.y is None:
             remedy = "Build the tracker with y=, the labels of the training set."
             raise ArgumentError(message(f"{_WHERE}.class_shares", "y", "be given", "no labels", remedy))
@@ -155,13 +178,13 @@ class SelectionTracker:
         return [ClassShare(name, *numbers) for name, *numbers in zip(self.classes, *columns, strict=True)]
 
     def data_map(self) -> DataMap:
-        """Mean loss of every sample and its spread, over the epochs that have ended."""
+        """Mean and spread of each sample's loss over the finished epochs."""
         with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: not seen
             spread = np.sqrt(self._squares / self._epochs)
         return DataMap(np.where(self._epochs > 0, self._mean, np.nan), spread)
 
     def hardest(self, count: int = 20) -> NDArray[np.int64]:
-        """The samples with the largest mean loss, the largest first; fewer if not so many were seen."""
+        """The samples with the largest mean losses, the largest first; fewer if fewer were seen."""
         mean = self.data_map().mean
         return np.argsort(-mean, kind="stable")[: min(count, int(np.isfinite(mean).sum()))]
 
@@ -170,7 +193,7 @@ class SelectionTracker:
         return find_suspects(self.data_map().mean, self.y)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What is known of every sample, each of shape (n,), by name; its class only if `y` was given."""
+        """All values per sample by name, each of shape (n,); the class only if `y` was given."""
         mean, spread = self.data_map()
         suspicion, suspect = self.suspects().suspicion, np.zeros(self.n, np.bool_)
         suspect[self.suspects().indices] = True
@@ -179,7 +202,7 @@ class SelectionTracker:
         return counts | {"mean_loss": mean, "spread": spread, "suspicion": suspicion, "suspect": suspect}
 
     def to_frame(self) -> Any:
-        """`columns` as a pandas data frame, which needs pandas."""
+        """`columns` as a pandas data frame; needs pandas."""
         frame = require("pandas", extra="pandas", where=f"{_WHERE}.to_frame").DataFrame(self.columns())
         return frame.set_index("index")
 
@@ -188,7 +211,7 @@ class SelectionTracker:
         write_table(path, self.columns())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that was counted, in tensors and numbers: ``torch.load(..., weights_only=True)`` reads it."""
+        """The state as tensors and numbers, which ``torch.load(..., weights_only=True)`` can read."""
         import torch
 
         self._catch_up()
@@ -197,7 +220,7 @@ class SelectionTracker:
         return {"n": self.n, "epoch": self.epoch, "nonfinite": self.nonfinite, "quantiles": quantiles, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; what was counted here before is forgotten."""
+        """Continue from a `state_dict`, replacing everything recorded so far."""
         if int(state["n"]) != self.n:
             remedy = f"Build the tracker with n={int(state['n'])}."
             raise ArgumentError(message(_WHERE, "n", f"be {int(state['n'])} as in the saved state", self.n, remedy))
@@ -208,7 +231,7 @@ class SelectionTracker:
         self._waiting = []
 
     def _catch_up(self) -> None:
-        """Read the steps that wait on an accelerator."""
+        """Read the steps that are still on an accelerator."""
         waiting, self._waiting = self._waiting, []
         for step in waiting:
             self._add(*step)
@@ -230,7 +253,7 @@ class SelectionTracker:
 
 
 def _reads_are_free(losses: Any) -> bool:
-    """Whether reading the losses does not make the host wait for a queue of work."""
+    """Whether the losses can be read without waiting for an accelerator."""
     return bool(getattr(losses, "is_cpu", True))
 
 
@@ -240,7 +263,7 @@ def _positions(values: Any) -> NDArray[Any]:
 
 
 def _check_step(n: int, indices: NDArray[Any], losses: NDArray[Any], rows: NDArray[Any] | None) -> None:
-    """One clear error for a step that does not fit together."""
+    """Raise one clear error if the arrays of a step do not fit together."""
     if indices.ndim != 1 or losses.shape != indices.shape:
         got = f"shapes {indices.shape} and {losses.shape}"
         remedy = "Pass one loss per sample: tokens or pixels are averaged over their sample first."
@@ -268,7 +291,7 @@ def _checked_labels(n: int, y: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _names(y: NDArray[np.int64] | None, classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the classes; their numbers where no names are given."""
+    """Names of the classes, or their numbers if no names are given."""
     if y is None:
         return ()
     needed = int(y.max()) + 1

@@ -1,11 +1,11 @@
 """How lines 4 and 5 of Algorithm 1 are computed.
 
 An engine is built once with the model and ``score(batch)``, which gives the losses of a batch, shape (s,), with their
-graph, and how many answers are right. It is then called for each mini-batch,
+graph, and which answers are right. It is then called for each mini-batch,
 ``engine(batch, keeps_all, choose, backward)``, and leaves the gradient of the ordered loss in the parameters:
 
 - ``keeps_all`` says that q will keep the whole batch as far as is known, which is the plain step for every engine;
-- ``choose(losses, correct)`` gives the positions to keep, or None when the step is to be skipped. Over several ranks
+- ``choose(losses, right)`` gives the positions to keep, or None when the step is to be skipped. Over several ranks
   these are the ones of this rank: there may be none of them, and no samples either;
 - ``backward(losses, rows)`` back-propagates the sum over the given rows (None: all) of losses / q, with loss scaling
   where it is used; q is what was chosen last.
@@ -21,31 +21,37 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-# How many answers are right, or a function that counts them when somebody asks; None where they cannot be counted.
-Correct = Tensor | Callable[[], Tensor | None] | None
+# Which answers are right, shape (s,), or a function that tells when somebody asks; None where nobody can tell.
+Right = Tensor | Callable[[], Tensor | None] | None
 
 
-def counted(correct: Correct) -> Tensor | None:
-    """The number of right answers, counted now if need be."""
-    return correct() if callable(correct) else correct
+def which_right(right: Right) -> Tensor | None:
+    """Which answers are right, found out now if need be."""
+    return right() if callable(right) else right
+
+
+def count_right(right: Right) -> Tensor | None:
+    """The number of right answers."""
+    found = which_right(right)
+    return None if found is None else found.sum()
 
 
 class Scored(NamedTuple):
-    """Losses of a batch with their graph, and how many answers are right."""
+    """Losses of a batch with their graph, and which answers are right."""
 
     losses: Tensor
-    correct: Correct
+    right: Right
 
 
 class Computed(NamedTuple):
     """What an engine found, detached.
 
-    All losses, the kept positions (None: skipped), the right answers, what ran, and what is only an estimate.
+    All losses, the kept positions (None: skipped), which answers are right, what ran, and what is only an estimate.
     """
 
     losses: Tensor
     rows: Tensor | None
-    correct: Correct
+    right: Right
     engine: str
     estimate: "PartlyScored | None" = None
 
@@ -59,17 +65,20 @@ class PartlyScored(NamedTuple):
         Positions that were scored, ascending; None: all. The losses of the others are remembered ones.
     mean_loss
         Gives the estimate of the batch's mean; None where all were scored.
+    correct
+        Gives the estimate of the number of right answers; None where all were scored.
     recall
         The share of the truly kept samples that such a step finds, as far as is known; 1 where all were scored.
     """
 
     scored: Tensor | None
     mean_loss: Callable[[], Tensor] | None
+    correct: Callable[[], Tensor | None] | None
     recall: float | None
 
 
 Score = Callable[[Any], Scored]
-Choose = Callable[[Tensor, Correct], Tensor | None]
+Choose = Callable[[Tensor, Right], Tensor | None]
 Backward = Callable[[Tensor, Tensor | None], None]
 
 

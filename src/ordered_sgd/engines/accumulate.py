@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored, counted
+from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored, which_right
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.errors import ArgumentError, message, warn
@@ -39,18 +39,18 @@ def one_pass(
     scored = []
     for batch in batches[:-1]:
         with parallel.unsynced():
-            losses, correct = score(batch)
+            losses, right = score(batch)
             backward(losses, None)
-        scored.append(Scored(losses.detach(), correct))
-    losses, correct = parallel.through(score, batches[-1])
+        scored.append(Scored(losses.detach(), right))
+    losses, right = parallel.through(score, batches[-1])
     backward(losses, None)
-    scored.append(Scored(losses.detach(), correct))
-    joined, correct = _join(scored)
+    scored.append(Scored(losses.detach(), right))
+    joined, right = _join(scored)
     if joined.shape[0] != s:
         remedy = "Pass targets whose first dimension is the batch."
         got = f"{joined.shape[0]} losses for {s} targets"
         raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-    return Computed(joined, choose(joined, correct), correct, "micro-batches")
+    return Computed(joined, choose(joined, right), right, "micro-batches")
 
 
 def two_passes(
@@ -69,10 +69,10 @@ def two_passes(
             before.append((random_state(device), buffers.save()))
             scored.append(score(batch))
     torch.clear_autocast_cache()  # it holds weights that were cast without a graph
-    losses, correct = _join(scored)
-    rows = choose(losses, correct)
+    losses, right = _join(scored)
+    rows = choose(losses, right)
     if rows is None:
-        return Computed(losses, None, correct, "micro-batches")
+        return Computed(losses, None, right, "micro-batches")
     after = random_state(device), buffers.save()
     chosen = _of_each(rows.cpu(), scored)  # which to run again must be known here: the one wait of the step
     in_step = parallel.in_step
@@ -89,7 +89,7 @@ def two_passes(
             backward(again, chosen[i].to(rows.device))
     restore_random_state(after[0], device)
     buffers.load(after[1])
-    return Computed(losses, rows, correct, "micro-batches")
+    return Computed(losses, rows, right, "micro-batches")
 
 
 def _of_each(rows: Tensor, scored: Sequence[Scored]) -> list[Tensor]:
@@ -100,9 +100,9 @@ def _of_each(rows: Tensor, scored: Sequence[Scored]) -> list[Tensor]:
 
 
 def _join(scored: Sequence[Scored]) -> Scored:
-    counts = [count for part in scored if (count := counted(part.correct)) is not None]
-    correct = torch.stack(counts).sum() if len(counts) == len(scored) else None
-    return Scored(torch.cat([part.losses for part in scored]), correct)
+    rights = [right for part in scored if (right := which_right(part.right)) is not None]
+    right = torch.cat(rights) if len(rights) == len(scored) else None
+    return Scored(torch.cat([part.losses for part in scored]), right)
 
 
 def _warn_of_other_losses() -> None:

@@ -18,7 +18,7 @@ from ordered_sgd.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.state import Buffers, device_of, random_state, restore_random_state
-from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.errors import ArgumentError, check_choice, first_line, message
 
 log = logging.getLogger("ordered_sgd")
 
@@ -109,7 +109,7 @@ class AutoEngine:
             with torch.no_grad(), eagerly:
                 self.score((laid_out, *batch[1:]))
         except RuntimeError as error:
-            log.info("engine auto leaves images as they are: %s", str(error).splitlines()[0])
+            log.info("engine auto leaves images as they are: %s", first_line(error))
             return False
         finally:
             torch.clear_autocast_cache()  # it holds weights that were cast without a graph
@@ -159,7 +159,7 @@ def _channels_last(x: Any) -> Any:
 
 # Name -> module and class. Imported when asked for: rows brings torch's compiler, which takes seconds to load.
 ENGINES = {
-    "auto": ("choose", "AutoEngine"),
+    "auto": ("auto", "AutoEngine"),
     "dense": ("dense", "Dense"),
     "rows": ("rows", "RowsEngine"),
     "twopass": ("twopass", "TwoPassEngine"),

@@ -19,11 +19,11 @@ class Dense:
 
     def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
         """Lines 4 and 5 for one batch."""
-        losses, correct = self.parallel.through(self.score, batch)
+        losses, right = self.parallel.through(self.score, batch)
         values = losses.detach()
-        rows = choose(values, correct)
+        rows = choose(values, right)
         if rows is None:
             self.parallel.abandon(losses)
         else:
             backward(losses, rows)
-        return Computed(values, rows, correct, "dense")
+        return Computed(values, rows, right, "dense")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.engines import Backward, Computed, Correct, PartlyScored, Score, counted
+from ordered_sgd.engines import Backward, Computed, PartlyScored, Right, Score, which_right
 from ordered_sgd.engines.auto import AutoEngine
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.recall import Candidates, Kept, Recall
@@ -37,7 +37,7 @@ class ChooseAmong(Protocol):
     """Line 4 for the losses of a batch, or of the positions `scored` in a batch of s."""
 
     def __call__(
-        self, losses: Tensor, correct: Correct, scored: Tensor | None = None, s: int | None = None
+        self, losses: Tensor, right: Right, scored: Tensor | None = None, s: int | None = None
     ) -> Tensor | None:
         """Positions among the losses; None when the step is to be skipped."""
 
@@ -93,7 +93,7 @@ class MemoryEngine:
             if kept.last < index.shape[0] and bool(remembered.isfinite().all()):
                 self._candidates.look(remembered, computed.losses, kept)
             self._remember(index, computed.losses)
-        return computed._replace(correct=partial(_sum, computed.correct), estimate=PartlyScored(None, None, 1.0))
+        return computed._replace(estimate=PartlyScored(None, None, None, 1.0))
 
     def _candidates_alone(
         self, batch: Any, remembered: Tensor, part: "Part", choose: ChooseAmong, backward: Backward, index: Tensor
@@ -106,9 +106,14 @@ class MemoryEngine:
             self._remember(index.index_select(0, scored), computed.losses)
             rows = scored.index_select(0, rows)
         found, recall = computed.losses, self.recall
-        estimate = PartlyScored(scored, partial(part.mean, found, remembered), None if recall is None else recall.mean)
+        estimate = PartlyScored(
+            scored,
+            mean_loss=partial(part.mean, found, remembered),
+            correct=partial(part.correct, computed.right),
+            recall=None if recall is None else recall.mean,
+        )
         losses = remembered.to(found.dtype).index_copy(0, scored, found)
-        return Computed(losses, rows, partial(part.right, computed.correct), "memory", estimate)
+        return Computed(losses, rows, None, "memory", estimate)
 
     @property
     def recall(self) -> Recall | None:
@@ -203,10 +208,10 @@ class Part(NamedTuple):
         errors = values - torch.where(self.probes, guesses.index_select(0, self.scored), 0.0)
         return (self._total(errors) + guesses[self.outside].sum()) / self.outside.shape[0]
 
-    def right(self, correct: Correct) -> Tensor | None:
+    def correct(self, right: Right) -> Tensor | None:
         """Estimate of the right answers in the batch, without bias: the share of the probes' for those outside."""
-        each = counted(correct)
-        return None if each is None else self._total(each.float())
+        found = which_right(right)
+        return None if found is None else self._total(found.float())
 
     def _total(self, values: Tensor) -> Tensor:
         """The candidates' values, and the probes' for all outside."""
@@ -275,8 +280,3 @@ def _check_options(recall: Any, candidates: Any) -> None:
     if not count and not (type(candidates) is float and 0 < candidates <= 1):
         rule, remedy = "be an int of at least 1 or a fraction in (0, 1]", "Leave it out: the number then adapts."
         raise ArgumentError(message("OrderedStep", "candidates", rule, repr(candidates), remedy))
-
-
-def _sum(correct: Correct) -> Tensor | None:
-    each = counted(correct)
-    return None if each is None else each.sum()

@@ -23,7 +23,7 @@ from ordered_sgd.engines.rows_check import first_difference, largest_difference
 from ordered_sgd.engines.rows_plan import Rows, RowsPlan, make_plan
 from ordered_sgd.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.engines.twopass import TwoPassEngine
-from ordered_sgd.errors import check_choice, message
+from ordered_sgd.errors import check_choice, first_line, message
 from ordered_sgd.errors import warn as warn_user
 from ordered_sgd.selection import agree, rounding, select_rows
 
@@ -85,11 +85,11 @@ class RowsEngine:
         random, saved, graphs = random_state(device), self._buffers.save(), self._graphs
         try:
             with torch._dynamo.config.patch(allow_rnn=True) if self._recurrent else nullcontext():
-                losses, correct = self.parallel.through(self._score, batch)
+                losses, right = self.parallel.through(self._score, batch)
         except Exception as error:
             if not _from_compiler(error):
                 raise
-            self._give_up(f"the model could not be compiled ({_first_line(error)})")
+            self._give_up(f"the model could not be compiled ({first_line(error)})")
         if not self._broken and self._graphs > graphs:  # a new graph: its losses must be those of the model itself
             self._rewind(random, saved, device)
             with torch.no_grad():
@@ -98,16 +98,16 @@ class RowsEngine:
                 self._give_up("the compiled model gives other losses")
             self._rewind(random, saved, device)
             # once more, since buffers were written after the first time
-            losses, correct = self.parallel.through(self._score, batch)
+            losses, right = self.parallel.through(self._score, batch)
         if self._broken:
             self._rewind(random, saved, device)
             return self.dense(batch, keeps_all, choose, backward)
         self._ran.clear()
         values = losses.detach()
-        rows = choose(values, correct)
+        rows = choose(values, right)
         if rows is None:
             self.parallel.abandon(losses)
-            return Computed(values, None, correct, "rows")
+            return Computed(values, None, right, "rows")
         # a rank without a kept sample takes part with its first one, whose gradient is zero
         self._rows = rows if rows.shape[0] else torch.zeros(1, dtype=torch.int64, device=values.device)
         try:
@@ -116,7 +116,7 @@ class RowsEngine:
             self._rows = None
         if not self._ran:
             self._say("the model could not be traced")
-        return Computed(values, rows, correct, "rows" if "rows" in self._ran else "dense")
+        return Computed(values, rows, right, "rows" if "rows" in self._ran else "dense")
 
     def _look_at_other_ranks(self, batch: Any) -> None:
         """Run dense where a pass is one of all ranks, or where there is nothing to compute."""
@@ -240,7 +240,7 @@ class _BackwardOfRows:
             try:
                 found = self.of_rows(tried, subset)
             except (RuntimeError, IndexError) as error:
-                plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
+                plan.reason = f"the backward cannot run on some rows ({first_line(error)})"
                 return
             error_found = largest_difference(found, self.graph(*tried))
             if error_found is not None and error_found > rounding(plan.dtype):
@@ -260,7 +260,7 @@ class _BackwardOfRows:
         try:
             error_found = largest_difference(self.of_rows(tried, rows.flip(0)), self.of_rows(tried, rows))
         except (RuntimeError, IndexError) as error:
-            plan.reason = f"the backward cannot run on some rows ({_first_line(error)})"
+            plan.reason = f"the backward cannot run on some rows ({first_line(error)})"
             return
         if error_found is not None and error_found > rounding(plan.dtype):
             plan.reason = (
@@ -374,8 +374,3 @@ def _with_code_of_its_own(score: Score) -> Any:
 
 def _from_compiler(error: Exception) -> bool:
     return type(error).__module__.startswith(("torch._dynamo", "torch.fx", "torch._functorch", "torch._subclasses"))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:160]

@@ -23,7 +23,7 @@ from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.rows_check import largest_difference
 from ordered_sgd.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
-from ordered_sgd.errors import ArgumentError, check_choice, message, warn
+from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
 from ordered_sgd.selection import agree, dtype_around, rounding, select_rows
 
 log = logging.getLogger("ordered_sgd")
@@ -84,10 +84,10 @@ class TwoPassEngine:
         device = device_of(self.model)
         before, saved = random_state(device), self._buffers.save()
         drawn = _Drawn()
-        losses, correct = self._scored(batch, drawn, saved, device)
-        rows = choose(losses, correct)
+        losses, right = self._scored(batch, drawn, saved, device)
+        rows = choose(losses, right)
         if rows is None:
-            return Computed(losses, None, correct, "twopass")
+            return Computed(losses, None, right, "twopass")
         changed = self._buffers.save()
         # a rank without a kept sample takes part with its first one, and without a gradient
         run, s = (rows if rows.shape[0] or not losses.shape[0] else torch.zeros_like(losses[:1]).long()), len(losses)
@@ -108,7 +108,7 @@ class TwoPassEngine:
             kept = self.parallel.through(self.score, batch).losses.index_select(0, run)
         backward(kept, None if rows.shape[0] else rows)
         self._buffers.load(changed)  # after the backward, which may have saved them
-        return Computed(losses, rows, correct, engine)
+        return Computed(losses, rows, right, engine)
 
     def samples_are_apart(self, batch: Any) -> bool:
         """Whether samples can be run without the others in their batch, as far as it shows; `why` says why not.
@@ -182,7 +182,7 @@ class TwoPassEngine:
             if self.parallel.in_step:  # the other ranks are in the middle of a pass
                 raise
             self._coupled = True
-            self.why = f"the chosen samples cannot be run by themselves ({str(reason).splitlines()[0][:120]})"
+            self.why = f"the chosen samples cannot be run by themselves ({first_line(reason)})"
             log.info("engine %s runs the whole batch: %s", self.name, self.why)
         finally:
             restore_random_state(random, device)

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from ordered_sgd.criterion import ignore_index
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.integrations._watched import WatchedLoss
+from ordered_sgd.rules import Rule
 
 
 class OrderedLossFunc:
@@ -22,17 +23,17 @@ class OrderedLossFunc:
 
     Parameters
     ----------
-    task
-        ``"sequence"`` (logits (s, C), a label each), ``"token"`` (logits (s, T, C), labels (s, T)) or ``"causal"``, the
+    task : str
+        ``"sequence"``: logits (s, C), a label each; ``"token"``: logits (s, T, C), labels (s, T); ``"causal"``: the
         same with every label predicted one position before it.
-    q, rule
-        A fixed q, or how it moves: then give `Trainer` an `OrderedRule` as well.
-    unit
-        What is ordered: ``"token"`` unless the task is ``"sequence"``; ``"sample"`` orders whole sequences by the mean
-        loss of their tokens.
-    criterion
-        One loss per label, from logits (n, C) and labels (n,); cross-entropy that ignores -100 when not given.
-    options
+    q : float or Rule
+        A count, a share in (0, 1], or a rule that moves q: then give `Trainer` an `OrderedRule` as well.
+    unit : str or None, default=None
+        What is ordered, ``"sample"`` or ``"token"``; None means ``"token"`` unless the task is ``"sequence"``.
+        ``"sample"`` orders whole sequences by the mean loss of their tokens.
+    criterion : Callable[..., Tensor] or None, default=None
+        One loss per label, from logits (n, C) and labels (n,); None means cross-entropy that ignores -100.
+    **options
         What else `ordered_sgd.OrderedLoss` takes, such as ``group``.
 
     Examples
@@ -43,14 +44,16 @@ class OrderedLossFunc:
     tensor(0.3466)
     """
 
-    def __init__(self, task: str, *, unit: str | None = None, criterion: Any = None, **options: Any) -> None:
+    def __init__(
+        self, task: str, *, q: float | Rule, unit: str | None = None, criterion: Any = None, **options: Any
+    ) -> None:
         where = type(self).__name__
         check_choice(where, "task", task, ("sequence", "token", "causal"))
         self.task, self._classes = task, criterion is None
         criterion = criterion or nn.CrossEntropyLoss(reduction="none")
         unit = unit or ("sample" if task == "sequence" else "token")
         self._ignored = ignore_index(criterion)
-        self.loss_fn = WatchedLoss(criterion, unit=unit, **options, _where=where)  # type: ignore[arg-type]
+        self.loss_fn = WatchedLoss(criterion, q=q, unit=unit, **options, _where=where)  # type: ignore[arg-type]
         if task != "sequence":
             self.loss_fn.criterion = _PerToken(criterion)
         self._sums: list[Any] = [0.0, 0.0]  # since the last log: of mean losses times weights, and of the weights

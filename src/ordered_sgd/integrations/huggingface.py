@@ -10,6 +10,7 @@ import torch
 from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._watched import world
+from ordered_sgd.rules import Rule
 
 if require("transformers", extra="huggingface", where="ordered_sgd.integrations.huggingface"):
     require("accelerate", extra="huggingface", where="ordered_sgd.integrations.huggingface")  # Trainer needs it
@@ -27,7 +28,13 @@ TASKS = {  # by how the names of models end
 
 
 class OrderedRule(TrainerCallback):
-    """Moves the q of an `OrderedLossFunc` at the end of each epoch; the checkpoint carries its state."""
+    """Moves the q of an `OrderedLossFunc` at the end of each epoch; the checkpoint carries its state.
+
+    Parameters
+    ----------
+    loss_func : OrderedLossFunc
+        The loss function that the same `Trainer` has.
+    """
 
     def __init__(self, loss_func: OrderedLossFunc) -> None:
         self.loss_fn = loss_func.loss_fn
@@ -87,27 +94,39 @@ class OrderedTrainer(Trainer):
 
     Parameters
     ----------
-    q, rule, unit
-        As in `OrderedLossFunc`; the task is the model's. For more of its options pass one as
-        `compute_loss_func` in their place.
+    model : PreTrainedModel or None, default=None
+        As for `Trainer`; its class tells the task.
+    *args
+        As for `Trainer`.
+    q : float or Rule or None, default=None
+        A count, a share in (0, 1] or a rule, as in `OrderedLossFunc`; needed unless `compute_loss_func` is given.
+    unit : str or None, default=None
+        As in `OrderedLossFunc`.
+    compute_loss_func : OrderedLossFunc or None, default=None
+        In place of `q` and `unit`, for its other options.
+    callbacks : list of TrainerCallback or None, default=None
+        As for `Trainer`; an `OrderedRule` is added.
+    **kwargs
+        As for `Trainer`.
+
     """
 
     def __init__(
         self,
         model: Any = None,
         *args: Any,
-        q: float | None = None,
-        rule: Any = None,
+        q: float | Rule | None = None,
         unit: str | None = None,
         compute_loss_func: OrderedLossFunc | None = None,
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
-        if compute_loss_func is not None and not (q is rule is unit is None):
+        if compute_loss_func is not None and not (q is None and unit is None):
             remedy = "Give them to the OrderedLossFunc."
-            raise ArgumentError(message("OrderedTrainer", "q, rule and unit", "be left out", "some", remedy))
+            raise ArgumentError(message("OrderedTrainer", "q and unit", "be left out", "some", remedy))
         if compute_loss_func is None:
-            compute_loss_func = OrderedLossFunc(_task(model), q=q, rule=rule, unit=unit, group=world())
+            # q=None is refused there
+            compute_loss_func = OrderedLossFunc(_task(model), q=q, unit=unit, group=world())  # type: ignore[arg-type]
         self.ordered = compute_loss_func
         callbacks = [*(callbacks or []), OrderedRule(compute_loss_func)]
         super().__init__(model, *args, compute_loss_func=compute_loss_func, callbacks=callbacks, **kwargs)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced, world
+from ordered_sgd.rules import Rule
 
 if require("lightning", extra="lightning", where="ordered_sgd.integrations.lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,15 +28,15 @@ class OrderedCallback(Callback):
 
     Parameters
     ----------
-    q, rule
-        A fixed q, or how it moves; see `ordered_sgd.OrderedLoss`.
-    criterion
+    q : float or Rule
+        A count, a share of each batch in (0, 1], or a rule that moves q; see `ordered_sgd.OrderedLoss`.
+    criterion : str, default="criterion"
         Name of the attribute that holds the criterion, a module or function that averages over the batch or returns one
         loss per sample; dots lead into submodules.
-    accuracy
+    accuracy : str or None, default=None
         Name of a metric that `training_step` logs with ``on_epoch=True``, training accuracy in [0, 1], for a rule that
         needs it; without it right answers are counted.
-    options
+    **options
         What else `ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"``.
 
     Examples
@@ -47,15 +48,14 @@ class OrderedCallback(Callback):
     def __init__(
         self,
         *,
-        q: float | None = None,
-        rule: Any = None,
+        q: float | Rule,
         criterion: str = "criterion",
         accuracy: str | None = None,
         **options: Any,
     ) -> None:
         self.criterion = criterion
         self.accuracy = accuracy
-        self._options = {"q": q, "rule": rule, **options, "_where": _WHERE}
+        self._options = {"q": q, **options, "_where": _WHERE}
         self.loss_fn = WatchedLoss(_no_criterion, **self._options)  # refuses wrong arguments now
         self._undo: Callable[[], object] | None = None
 

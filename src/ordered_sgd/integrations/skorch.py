@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ordered_sgd.errors import require
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced
+from ordered_sgd.rules import Rule
 
 if require("skorch", extra="skorch", where="ordered_sgd.integrations.skorch"):
     from skorch import NeuralNetClassifier
@@ -24,10 +25,11 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
 
     Parameters
     ----------
-    module, args, kwargs
-        As for `NeuralNetClassifier`. The criterion averages over the batch or returns one loss per sample.
-    q, rule
-        A fixed q, or how it moves; see `ordered_sgd.OrderedLoss`.
+    module : nn.Module
+        As for `NeuralNetClassifier`, and so are `*args` and `**kwargs`. The criterion averages over the batch or
+        returns one loss per sample.
+    q : float or Rule
+        A count, a share of each batch in (0, 1], or a rule that moves q; see `ordered_sgd.OrderedLoss`.
 
     Examples
     --------
@@ -36,10 +38,9 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     0.5
     """
 
-    def __init__(self, module: Any, *args: Any, q: float | None = None, rule: Any = None, **kwargs: Any) -> None:
+    def __init__(self, module: Any, *args: Any, q: float | Rule, **kwargs: Any) -> None:
         super().__init__(module, *args, **kwargs)
         self.q = q
-        self.rule = rule
 
     @property
     def _default_callbacks(self) -> list[tuple[str, Any]]:
@@ -58,13 +59,13 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         criterion = unreduced(self.criterion_, where)
         # Past skorch's own register: with a second criterion there, it would no longer tell what turns outputs into
         # probabilities. Weights are shared with `criterion_`, which is the one that is moved to the device.
-        object.__setattr__(self, "ordered_", WatchedLoss(criterion, q=self.q, rule=self.rule, _where=where))
-        self.ordered_as_ = (self.q, self.rule)
+        object.__setattr__(self, "ordered_", WatchedLoss(criterion, q=self.q, _where=where))
+        self.ordered_as_ = (type(self.q), self.q)  # 1 is not 1.0
 
     def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
-        """Order anew if `set_params` has changed q or the rule since."""
+        """Order anew if `set_params` has changed q since."""
         super().on_train_begin(net, X=X, y=y, **kwargs)
-        if self.ordered_as_ != (self.q, self.rule):
+        if self.ordered_as_ != (type(self.q), self.q):
             self._order()
 
     def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
 """Ordered SGD for linear models: scikit-learn's interface, compiled kernels, no torch. Needs the extra `linear`.
 
-`OrderedLogisticRegression`, `OrderedLinearSVC` and `OrderedRegressor` are estimators like any other;
-`reference.train_epoch` is what they do, in NumPy.
+`OrderedLogisticRegression`, `OrderedLinearSVC` and `OrderedRegressor` work like any other estimator;
+`reference.train_epoch` shows in NumPy what they do.
 """
 
 import importlib

@@ -17,7 +17,7 @@ from ordered_sgd.linear.objective import Array, Loss
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[misc]
-    """Labels to numbers and back; two classes share one column of weights, positive for the second."""
+    """Encodes the labels; two classes share one column of weights, whose score is positive for the second class."""
 
     class_weight: dict[Any, float] | Literal["balanced"] | None = None
 
@@ -28,16 +28,16 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train from the start, or with ``warm_start=True`` from the present weights.
+        """Train for `max_iter` epochs, from zero or with ``warm_start=True`` from the current weights.
 
         Parameters
         ----------
-        X
-            Shape (n_samples, n_features), dense or sparse.
-        y
-            Labels, shape (n_samples,).
-        sample_weight
-            Multiplies the losses before they are ordered, after `class_weight`.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Factor of the losses, applied with `class_weight` before they are ordered.
         """
         X, y = validate_data(self, X, y, **READ)
         check_classification_targets(y)
@@ -49,15 +49,20 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train one more epoch, on these samples; momentum, rule and the order of samples go on where they were.
+        """Train one more epoch on these samples, continuing momentum, rule and random state.
+
+        The cosine schedule stays at `eta0`, because the number of epochs is not known.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,)
+            Labels.
+        classes : array-like of shape (n_classes,) or None, default=None
+            All classes that will occur in any call; required in the first one.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
             As in `fit`.
-        classes
-            All classes that will ever come; needed in the first call. A cosine plan stays at its first rate, since no
-            end is known.
         """
         if self.class_weight == "balanced":
             raise ValueError(
@@ -103,17 +108,82 @@ def _answers(scores: Array) -> Array:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderedLogisticRegression(_OrderedClassifier):
-    """Multinomial logistic regression by ordered SGD: every step is on the q samples of a batch it gets most wrong.
+    """Multinomial logistic regression by ordered SGD: each step uses the q samples of a batch with the largest losses.
 
-    The loss is the cross-entropy of the softmax; for two classes ``log(1 + exp(-a))`` with one column of weights. With
-    ``q=1.0`` it is plain mini-batch SGD.
+    The loss is the cross-entropy of the softmax; for two classes ``log(1 + exp(-a))`` with one column of weights.
 
     Parameters
     ----------
-    class_weight
-        Factor of the losses by class, before they are ordered: a dict, or ``"balanced"``.
+    q : float or Rule, default=0.5
+        Samples kept per batch: an int is a count, a float in (0, 1] a share of the batch, and a rule such as
+        `ordered_sgd.AccuracyRule` changes the count after every epoch. ``q=1.0`` is plain mini-batch SGD.
+    batch_size : int, default=64
+        Samples per mini-batch, at most the number of samples.
+    max_iter : int, default=50
+        Number of epochs.
+    learning_rate : str or dict, default="cosine"
+        Schedule of the learning rate. ``"cosine"`` decays from `eta0` towards zero over `max_iter` epochs,
+        ``"constant"`` stays at `eta0`, and ``{10: 0.1}`` continues with a tenth of `eta0` from epoch 10 on.
+    eta0 : float or "auto", default="auto"
+        Initial learning rate. ``"auto"`` is one over the largest curvature that a batch is likely to have.
+    momentum : float, default=0.9
+        Momentum in [0, 1), as in torch: ``v = momentum v + g; w = w - rate v``.
+    penalty : str or None, default="l2"
+        ``"l2"`` adds ``alpha / 2 |w|^2``; ``"l1"`` adds ``alpha |w|_1`` by a proximal step, which gives exact zeros;
+        ``"elasticnet"`` mixes the two. The intercept is not penalized. On sparse input, an L1 part makes every step
+        visit all weights.
+    alpha : float, default=1e-4
+        Strength of the penalty.
+    l1_ratio : float, default=0.15
+        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    input_scale : float, default=1.0
+        Factor applied to every input as it is read, in training and prediction. Use 1/255 for bytes (uint8), which are
+        read without a copy.
+    early_stopping : bool, default=False
+        Whether to hold out some samples, stop when their score no longer improves, and keep the best weights.
+    validation_fraction : float, default=0.1
+        Share of the samples that `early_stopping` holds out.
+    n_iter_no_change : int, default=5
+        Epochs without improvement after which training stops.
+    tol : float or None, default=None
+        Smallest improvement that counts: of the validation score with `early_stopping`, where None means 0, otherwise
+        of the mean training loss, where None means that training never stops early.
+    random_state : int, RandomState instance or None, default=None
+        Seed for the order of the samples.
+    warm_start : bool, default=False
+        Whether `fit` starts from the current weights.
+    verbose : int, default=0
+        If not 0, log every epoch at level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+    class_weight : dict or "balanced" or None, default=None
+        Factor of the losses of each class, applied before they are ordered. ``"balanced"`` is inverse to
+        the class frequencies.
 
-    All others are described in `ordered_sgd.linear.estimator.OrderedLinearModel`.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    coef_ : ndarray of shape (n_classes, n_features)
+        Weights, for two classes of shape (1, n_features); float32 for float32 and uint8 input, otherwise float64.
+    intercept_ : ndarray of shape (n_classes,)
+        Intercepts, for two classes of shape (1,).
+    n_iter_ : int
+        Epochs trained.
+    eta0_ : float
+        Initial learning rate.
+    loss_curve_ : list of float
+        Mean loss of all samples in each epoch, every loss taken when its batch was scored.
+    ordered_loss_curve_ : list of float
+        Mean loss of the kept samples in each epoch.
+    q_curve_ : list of int
+        Samples kept per batch in each epoch.
+    selection_counts_ : ndarray of shape (n_samples,)
+        How often each sample was kept in the last call of `fit` or `partial_fit`; hard samples have large counts.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if X has column names that are all strings.
 
     Examples
     --------
@@ -146,18 +216,84 @@ class OrderedLogisticRegression(_OrderedClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderedLinearSVC(_OrderedClassifier):
-    """A linear support vector machine by ordered SGD: every step is on the q samples of a batch it gets most wrong.
+    """A linear support vector machine by ordered SGD: each step uses the q samples of a batch with the largest losses.
 
     The loss is the multiclass hinge of Weston & Watkins, the sum over the other classes of ``max(0, 1 + a_j - a_y)``;
-    for two classes ``max(0, 1 - a)`` with one column of weights. In the project's own runs with this loss ordering did
-    not help, and on MNIST at the paper's rate it hurt: compare with ``q=1.0``.
+    for two classes ``max(0, 1 - a)`` with one column of weights. In the project's own runs ordering did not help with
+    this loss, and on MNIST at the paper's learning rate it hurt: compare with ``q=1.0``.
 
     Parameters
     ----------
-    class_weight
-        Factor of the losses by class, before they are ordered: a dict, or ``"balanced"``.
+    q : float or Rule, default=0.5
+        Samples kept per batch: an int is a count, a float in (0, 1] a share of the batch, and a rule such as
+        `ordered_sgd.AccuracyRule` changes the count after every epoch. ``q=1.0`` is plain mini-batch SGD.
+    batch_size : int, default=64
+        Samples per mini-batch, at most the number of samples.
+    max_iter : int, default=50
+        Number of epochs.
+    learning_rate : str or dict, default="cosine"
+        Schedule of the learning rate. ``"cosine"`` decays from `eta0` towards zero over `max_iter` epochs,
+        ``"constant"`` stays at `eta0`, and ``{10: 0.1}`` continues with a tenth of `eta0` from epoch 10 on.
+    eta0 : float or "auto", default="auto"
+        Initial learning rate. ``"auto"`` is one over the largest curvature that a batch is likely to have.
+    momentum : float, default=0.9
+        Momentum in [0, 1), as in torch: ``v = momentum v + g; w = w - rate v``.
+    penalty : str or None, default="l2"
+        ``"l2"`` adds ``alpha / 2 |w|^2``; ``"l1"`` adds ``alpha |w|_1`` by a proximal step, which gives exact zeros;
+        ``"elasticnet"`` mixes the two. The intercept is not penalized. On sparse input, an L1 part makes every step
+        visit all weights.
+    alpha : float, default=1e-4
+        Strength of the penalty.
+    l1_ratio : float, default=0.15
+        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+    input_scale : float, default=1.0
+        Factor applied to every input as it is read, in training and prediction. Use 1/255 for bytes (uint8), which are
+        read without a copy.
+    early_stopping : bool, default=False
+        Whether to hold out some samples, stop when their score no longer improves, and keep the best weights.
+    validation_fraction : float, default=0.1
+        Share of the samples that `early_stopping` holds out.
+    n_iter_no_change : int, default=5
+        Epochs without improvement after which training stops.
+    tol : float or None, default=None
+        Smallest improvement that counts: of the validation score with `early_stopping`, where None means 0, otherwise
+        of the mean training loss, where None means that training never stops early.
+    random_state : int, RandomState instance or None, default=None
+        Seed for the order of the samples.
+    warm_start : bool, default=False
+        Whether `fit` starts from the current weights.
+    verbose : int, default=0
+        If not 0, log every epoch at level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+    class_weight : dict or "balanced" or None, default=None
+        Factor of the losses of each class, applied before they are ordered. ``"balanced"`` is inverse to
+        the class frequencies.
 
-    All others are described in `ordered_sgd.linear.estimator.OrderedLinearModel`.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels, sorted.
+    coef_ : ndarray of shape (n_classes, n_features)
+        Weights, for two classes of shape (1, n_features); float32 for float32 and uint8 input, otherwise float64.
+    intercept_ : ndarray of shape (n_classes,)
+        Intercepts, for two classes of shape (1,).
+    n_iter_ : int
+        Epochs trained.
+    eta0_ : float
+        Initial learning rate.
+    loss_curve_ : list of float
+        Mean loss of all samples in each epoch, every loss taken when its batch was scored.
+    ordered_loss_curve_ : list of float
+        Mean loss of the kept samples in each epoch.
+    q_curve_ : list of int
+        Samples kept per batch in each epoch.
+    selection_counts_ : ndarray of shape (n_samples,)
+        How often each sample was kept in the last call of `fit` or `partial_fit`; hard samples have large counts.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if X has column names that are all strings.
 
     Examples
     --------

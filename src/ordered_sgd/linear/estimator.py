@@ -1,4 +1,4 @@
-"""What the three estimators share: their parameters, and how a training starts, goes on and ends."""
+"""What the three estimators share: their parameters, and training from start to end."""
 
 import logging
 import warnings
@@ -12,79 +12,26 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.linear.objective import Array, Loss, Objective, State
 from ordered_sgd.linear.training import History, Patience, RatePlan, Samples, Schedule, rate_of, safe_rate, train
-from ordered_sgd.rules import Rule, resolve_q
+from ordered_sgd.rules import Rule, as_rule, check_level, warn_of_one
 
-# Bytes are read as they are; everything else that is not a float32 becomes a float64, as elsewhere in scikit-learn.
+# Bytes are read as they are; anything else but float32 becomes float64, as elsewhere in scikit-learn.
 READ = {"accept_sparse": "csr", "dtype": [np.float64, np.float32, np.uint8], "order": "C"}
 
 
-# As a dataclass the parameters are written once: __init__ has them all, a subclass adds its own.
+# A dataclass, so that the parameters are written once: its __init__ has them all, and a subclass adds its own.
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
-    """Base of the estimators, and what their parameters and attributes mean.
+    """Base of the estimators: the parameters that all of them have, and training."""
 
-    Parameters
-    ----------
-    batch_size
-        Samples in a mini-batch, s; clipped to the number of samples.
-    max_iter
-        Epochs.
-    q
-        Samples kept of a mini-batch: a count, or a share in (0, 1]. 1.0 is plain mini-batch SGD.
-    rule
-        How q moves over training, in place of `q`: `ordered_sgd.AccuracyRule()` is the paper's.
-    learning_rate
-        The plan: ``"cosine"`` falls from `eta0` towards zero over `max_iter` epochs, ``"constant"`` stays, and
-        ``{10: 0.1}`` goes on with a tenth of `eta0` from epoch 10.
-    eta0
-        The first learning rate; ``"auto"`` is one over the largest curvature that a batch is likely to have.
-    momentum
-        As in torch: ``v = momentum v + g; w = w - rate v``.
-    penalty, alpha, l1_ratio
-        ``"l2"``: ``alpha / 2 |w|^2``; ``"l1"``: ``alpha |w|_1``, by a proximal step, so that zeros are zeros;
-        ``"elasticnet"``: the share `l1_ratio` of the second and the rest of the first; or None. As in scikit-learn's
-        SGD the intercept is left alone. On sparse input an L1 share makes every step visit all weights.
-    fit_intercept
-        Whether there is an intercept.
-    input_scale
-        What every input is multiplied with as it is read, in training and prediction; 1/255 for bytes (uint8), which
-        are trained on without a copy.
-    early_stopping, validation_fraction, n_iter_no_change, tol
-        With `early_stopping` a share of the samples is held out, training stops when their score has not grown by more
-        than `tol` (None: 0) for so many epochs, and the best weights are kept. Without it a `tol` stops by the mean
-        training loss, and None, the default, never stops.
-    random_state
-        Seeds the order of the samples.
-    warm_start
-        Whether `fit` starts from the weights that are there.
-    verbose
-        Log every epoch with level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
-
-    Attributes
-    ----------
-    coef_, intercept_
-        Weights, shape (n_classes, n_features), and intercepts, shape (n_classes,); for two classes (1, n_features) and
-        (1,), for a regression (n_features,) and (1,). float32 for float32 and uint8 input, else float64.
-    n_iter_, eta0_
-        Epochs trained, and the first learning rate.
-    loss_curve_, ordered_loss_curve_, q_curve_
-        By epoch: the mean loss of all samples and of the kept ones, each taken when its batch came, and q.
-    selection_counts_
-        How often each sample was kept in the last call of `fit` or `partial_fit`: the hardest are worth looking at.
-    classes_, n_features_in_, feature_names_in_
-        As everywhere in scikit-learn; the first only in classifiers.
-    """
-
+    q: float | Rule = 0.5
     batch_size: int = 64
     max_iter: int = 50
-    q: float = 0.5
-    rule: Rule | None = None
     learning_rate: RatePlan = "cosine"
     eta0: float | Literal["auto"] = "auto"
     momentum: float = 0.9
@@ -101,11 +48,10 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
     warm_start: bool = False
     verbose: int = 0
 
+    # scikit-learn's checks; `check_level` checks q, also in later calls of partial_fit.
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "q": [Interval(Integral, 1, None, closed="left"), Interval(RealNotInt, 0, 1, closed="right")],
-        "rule": [HasMethods(["first_q", "next_q"]), None],
         "learning_rate": [StrOptions({"constant", "cosine"}), dict],
         "eta0": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "momentum": [Interval(Real, 0, 1, closed="left")],
@@ -127,13 +73,13 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError  # pragma: no cover
 
     def _judge(self, y: Array, scores: Array, weight: Array) -> float:
-        """How good the scores of held-out samples are; more is better."""
+        """Quality of the scores of held-out samples; higher is better."""
         raise NotImplementedError  # pragma: no cover
 
     def _train(
         self, X: Array, y: Array, weight: Array, columns: int, *, partial: bool = False, stratify: bool = False
     ) -> Self:
-        """Train on validated samples: for `max_iter` epochs, or when `partial` for one more."""
+        """Train on validated samples for `max_iter` epochs, or one more epoch if `partial`."""
         if partial and self.early_stopping:
             raise ValueError("early_stopping should be False with partial_fit")
         state, objective = self._first_state(X, columns, partial=partial), self._objective()
@@ -153,7 +99,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
             train(samples, state, objective, schedule, self._rng, self._history, self.selection_counts_, patience)
         except NonFiniteLossError as error:
             raise ValueError(_overflow(len(self._history.losses) + 1)) from error
-        if not np.isfinite(state.coef).all():  # in the very last step, whose losses nobody takes
+        if not np.isfinite(state.coef).all():  # from the very last step, after which no losses are computed
             raise ValueError(_overflow(len(self._history.losses)))
         self._finish(state, patience)
         return self
@@ -172,7 +118,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         )
 
     def _first_state(self, X: Array, columns: int, *, partial: bool) -> State:
-        """Zeros; with a warm start the present weights; in a partial fit their momentum as well."""
+        """Zeros; with a warm start the current weights; in a partial fit their momentum as well."""
         dtype = np.float64 if X.dtype == np.float64 else np.float32
         shape, by_column = (columns, X.shape[1]), sparse.issparse(X)
         if not ((partial or self.warm_start) and hasattr(self, "coef_")):
@@ -184,7 +130,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         return State.start(coef, np.ravel(self.intercept_), by_column=by_column, velocity=velocity)
 
     def _hold_out(self, samples: Samples, *, stratify: bool) -> tuple[Samples, Patience]:
-        """The samples to train on, and the stop that the others call for."""
+        """The samples to train on, and the stopping rule based on the held-out ones."""
         X, y, weight, _ = samples
         seed = int(self._rng.integers(np.iinfo(np.int32).max))
         kept, held_out = train_test_split(
@@ -204,18 +150,18 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _schedule(self, samples: Samples, objective: Objective, columns: int, *, partial: bool) -> Schedule:
         name = type(self).__name__
-        if isinstance(self.rule, type):
-            raise ValueError(f"The 'rule' parameter of {name} must be a rule, not a class. Got {self.rule} instead.")
+        q = check_level(self.q, name)
         s = self.batch_size if partial else min(self.batch_size, samples.size)
+        warn_of_one(q, min(s, samples.size), name)
         if self.eta0 != "auto":
             self.eta0_ = float(self.eta0)
         elif not (partial and hasattr(self, "eta0_")):
-            q = resolve_q(self.q, s) if self.rule is None else self.rule.first_q(s)
-            self.eta0_ = safe_rate(samples, objective, columns, q)
-        plan = "constant" if partial and self.learning_rate == "cosine" else self.learning_rate  # no end is known
+            self.eta0_ = safe_rate(samples, objective, columns, as_rule(q, name).first_q(s))
+        # A partial fit does not know how many epochs will follow, so its cosine stays at the first rate.
+        plan = "constant" if partial and self.learning_rate == "cosine" else self.learning_rate
         rate = rate_of(plan, self.eta0_, self.max_iter, name)
         level = logging.INFO if self.verbose else logging.DEBUG
-        return Schedule(s, self.q, self.rule, rate, 1 if partial else self.max_iter, level, name)
+        return Schedule(s, q, rate, 1 if partial else self.max_iter, level, name)
 
     def _finish(self, state: State, patience: Patience | None) -> None:
         coef, intercept = state.coef, state.intercept
@@ -231,8 +177,8 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_, self.ordered_loss_curve_ = list(history.losses), list(history.ordered_losses)
 
     def _scores(self, X: Any) -> Array:
-        """Scores (n, K) of samples that are yet to be validated."""
-        check_is_fitted(self, "coef_")  # not just any attribute: a fit that failed leaves some behind
+        """Scores (n, K) of samples, which are validated first."""
+        check_is_fitted(self, "coef_")  # a failed fit leaves other attributes behind
         X = validate_data(self, X, reset=False, **READ)
         return scores_of(X, np.atleast_2d(self.coef_), np.ravel(self.intercept_), self.input_scale)
 
@@ -249,19 +195,19 @@ def scores_of(X: Array, coef: Array, intercept: Array, input_scale: float) -> Ar
 
 
 def _plain(X: Any) -> Any:
-    """The rows as the kernels read them; a copy only of what lies oddly in memory."""
+    """The rows as the kernels read them, copied only if they are not contiguous and aligned."""
     if not sparse.issparse(X):
         return np.require(X, requirements=["C", "A"])
-    X.check_format()  # a column number that does not exist would be a write to foreign memory
+    X.check_format()  # a wrong column number would write to foreign memory
     return X
 
 
 def _overflow(epoch: int) -> str:
-    return f"Floating-point overflow in epoch {epoch}. Scale the data, with StandardScaler say, or lower eta0."
+    return f"Floating-point overflow in epoch {epoch}. Scale the data, for example with StandardScaler, or lower eta0."
 
 
 def _generator(random_state: Any) -> np.random.Generator:
-    """A generator for scikit-learn's random_state; an int seeds it directly, as it would anywhere else in NumPy."""
+    """A generator for scikit-learn's random_state; an int seeds it directly, as in NumPy."""
     if isinstance(random_state, Integral):
         return np.random.default_rng(int(random_state))
     return np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))

@@ -1,4 +1,4 @@
-"""What the kernels need beyond Python's own operations: machine instructions, an exponential, and the compiler.
+"""Machine instructions, an exponential and compiler options for the kernels.
 
 Needs numba, which comes with the extra `linear`; imported by `kernels` alone.
 """
@@ -19,17 +19,17 @@ from numba.np.arrayobj import make_array
 from ordered_sgd import jit
 
 logger = logging.getLogger("ordered_sgd.linear")
-# Sums may be taken in any order, which is what lets them use the vector unit; NaN and infinity keep their meaning.
+# Sums may be reordered, so that they use the vector unit; NaN and infinity keep their meaning.
 SUMS = frozenset({"reassoc", "contract", "nsz"})
 
 
 compiled = functools.partial(jit.compiled, flags=SUMS)
-# For loops that jump through memory, where taking sums in vectors means gathering single numbers.
+# For loops that jump through memory, where vectors would have to gather single numbers.
 scalar = jit.compiled
 
 
 class _Announcer(event.Listener):
-    """Says that a kernel is being compiled, once: the functions it calls are compiled within it."""
+    """Logs once that a kernel is being compiled, including the functions it calls."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -53,7 +53,7 @@ def announced() -> Iterator[None]:
 
 
 def _prefetch(typing_context: Any, array: Any, offset: Any) -> Any:  # pragma: no cover
-    """Ask for the cache line at a byte offset from the start of an array, and go on without waiting for it."""
+    """Prefetch the cache line at a byte offset from the start of an array, without waiting for it."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = make_array(signature.args[0])(context, builder, arguments[0]).data  # type: ignore[no-untyped-call]
@@ -76,8 +76,8 @@ def _float_of_bits(typing_context: Any, bits: Any) -> Any:  # pragma: no cover
     return types.float32(types.int32), codegen
 
 
-LANES = 8  # numbers that the vectors below hold
-TILE = 2 * LANES  # features that `add_tile` works on
+LANES = 8  # numbers per vector below
+TILE = 2 * LANES  # features per `add_tile`
 
 
 class _Vectors:  # pragma: no cover
@@ -88,7 +88,7 @@ class _Vectors:  # pragma: no cover
         self.kind = ir.VectorType(number, LANES)
 
     def pointer(self, array_type: Any, array: Any, index: Any) -> Any:
-        """Address of a position in an array taken as flat."""
+        """Address of a position in the flattened array."""
         data = make_array(array_type)(self.context, self.builder, array).data  # type: ignore[no-untyped-call]
         return self.builder.gep(data, [index])
 
@@ -98,7 +98,7 @@ class _Vectors:  # pragma: no cover
         return self.builder.extract_value(shape, 1)
 
     def variable(self) -> Any:
-        """Eight zeros that can be written over."""
+        """A variable of eight zeros."""
         address = cgutils.alloca_once(self.builder, self.kind)  # type: ignore[no-untyped-call]
         self.builder.store(ir.Constant(self.kind, [0.0] * LANES), address)
         return address
@@ -127,9 +127,9 @@ class _Vectors:  # pragma: no cover
 
 
 def _add_scaled(typing_context: Any, into: Any, i: Any, factor: Any, source: Any, j: Any) -> Any:  # pragma: no cover
-    """Eight numbers at once: into[i:i+8] += factor * source[j:j+8], both contiguous and taken as flat.
+    """Eight numbers at once: into[i:i+8] += factor * source[j:j+8], both contiguous and flattened.
 
-    A loop over eight would not become this: for all the compiler knows the two may overlap.
+    The compiler would not vectorize a loop over eight, because the two arrays might overlap.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

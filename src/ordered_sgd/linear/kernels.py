@@ -12,7 +12,7 @@ from ordered_sgd.linear.reference import check_finite
 
 
 class EpochSamples(NamedTuple):
-    """What is read: the order, targets and weights in that order, and the cut into batches."""
+    """Input: the order, targets and weights in that order, batch size and q."""
 
     order: Array
     y: Array
@@ -23,7 +23,7 @@ class EpochSamples(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is written, in the order of training; `ranks` are the losses, or the keys in their place, as integers."""
+    """Output, in the order of training; `ranks` are the losses, or the keys if given, as integers."""
 
     losses: Array
     ranks: Array
@@ -75,7 +75,7 @@ def train_epoch(
     numbers = Numbers(*(dtype.type(scalar) for scalar in scalars))
     losses, kept = np.empty(n, dtype), np.zeros(n, bool)
     keys = losses if batches.keys is None else np.ascontiguousarray(batches.keys, dtype)
-    # Floats that are not negative are ordered as their bits are.
+    # Non-negative floats have the same order as their bits.
     report = Report(losses, keys.view(f"i{dtype.itemsize}"), kept)
     order = _read_only(batches.order)
     samples = EpochSamples(order, _read_only(y[order]), _read_only(weight[order]), batches.s, batches.q, batches.q_last)
@@ -94,14 +94,14 @@ def train_epoch(
 
 
 def _read_only(array: Array) -> Array:
-    """A view that cannot be written to: numba compiles for each kind of array, and some input is read-only."""
+    """A read-only view: numba compiles once per kind of array, and some input is read-only."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _modes(lr: float, objective: Objective) -> Modes | None:
-    """The eigenvalues and eigenvectors of A = [[1 - lr l2, -lr mu], [l2, mu]]; None where they are of no use."""
+    """The eigenvalues and eigenvectors of A = [[1 - lr l2, -lr mu], [l2, mu]]; None if they are of no use."""
     mu, l2 = objective.momentum, objective.l2
     trace = 1 + mu - lr * l2
     root = trace * trace - 4 * mu
@@ -111,6 +111,6 @@ def _modes(lr: float, objective: Objective) -> Modes | None:
     first = (trace + root**0.5) / 2
     v_of_w, w_of_v = l2 / (first - mu), lr * mu / (first - mu)
     det = 1 - v_of_w * w_of_v
-    if mu == 0:  # a direction that is gone after one step
+    if mu == 0:  # this direction vanishes after one step
         return Modes(first, 1.0, v_of_w, 0.0, -lr, 0.0)
     return Modes(first, mu / first, v_of_w, w_of_v, -(lr + w_of_v) / det, (1 + v_of_w * lr) / det)

@@ -1,18 +1,17 @@
 """The compiled loops behind `kernels.train_epoch`.
 
-Dense rows are read once, two at a time against five columns of scores, while the rows to come are on their way from
-memory; the update reads only the kept rows again, five columns of sixteen features at a time.
+Dense rows are read once, two at a time against five columns of scores, while later rows are prefetched from memory;
+the update reads only the kept rows again, five columns of sixteen features at a time.
 
-Sparse rows touch only the weights of their own columns. To a weight without a gradient momentum and L2 do the same
-linear thing in every step: ``(w, v) <- A (w, v)``. In the directions of A's eigenvectors that is a factor for each,
-common to all weights; so what is stored are the coordinates in these directions without the factors, and only a
-gradient changes them. With an L1 penalty, or with L2 so strong that A has no two real eigenvalues, every step visits
-all weights.
+Sparse rows only touch the weights of their own columns. For a weight without a gradient, momentum and L2 apply the same
+linear map in every step: ``(w, v) <- A (w, v)``. Along A's eigenvectors this map is two factors common to all weights.
+The loop therefore stores the coordinates along the eigenvectors without these factors, and only a gradient changes
+them. With an L1 penalty, or if L2 is so strong that A has no two real eigenvalues, every step visits all weights.
 
-Scores are kept by column, shape (K, s), and turn into slopes, the derivatives of the losses in them, in place.
+Scores are stored by column, shape (K, s), and replaced in place by slopes, the derivatives of the losses.
 
-The file is long for a reason: numba's cache on disk notices a change in the file of a function that is called from
-outside, and not in the files of the functions which that one calls. Coverage cannot see into compiled code.
+The file is long because numba's cache on disk notices a change in the file of the function called from Python, but not
+in the files of the functions that it calls. Coverage cannot see into compiled code.
 """
 
 import math
@@ -34,11 +33,11 @@ from ordered_sgd.linear.intrinsics import (
 from ordered_sgd.linear.objective import LOSSES, Array
 
 LINE = 64  # bytes in a cache line
-AHEAD, FAR = 8, 4096  # rows, and at least how many bytes, between what is scored and what is fetched
-SMALLEST = 1e-20  # factor of a coordinate, before it is put into the coordinate
+AHEAD, FAR = 8, 4096  # rows, and minimum bytes, between the row scored and the row prefetched
+SMALLEST = 1e-20  # factor below which it is multiplied into its coordinate
 LOG_LOSS, HINGE, SQUARED_ERROR, HUBER, ABSOLUTE_ERROR = range(len(LOSSES))
 
-# Epochs. They return how many answers were right or, when a loss is not finite, minus the number of losses taken.
+# Epochs return the number of correct answers or, if a loss is not finite, minus the number of losses computed.
 # `samples`, `intercept`, `report`, `numbers` and `modes` are the named tuples of `kernels`.
 
 
@@ -79,7 +78,7 @@ def sparse_epoch(
     S, totals, chosen = np.empty((columns, s), memory.dtype), np.empty(s, memory.dtype), np.empty(s, np.int64)
     sums = np.zeros(memory.shape[2], memory.dtype)
     lazy = modes.first > 0
-    factor_1, factor_2 = 1.0, 1.0  # of the two coordinates of every weight; else these are w and v themselves
+    factor_1, factor_2 = 1.0, 1.0  # of the two coordinates of each weight, which are w and v unless lazy
     if lazy:
         det = 1 - modes.v_of_w * modes.w_of_v
         _transform(memory, 1 / det, -modes.w_of_v / det, -modes.v_of_w / det, 1 / det)
@@ -117,8 +116,8 @@ def sparse_epoch(
 # Scores.
 
 
-# What takes a few nanoseconds for each row is written out here: a call, or a slice, would count references. Positions
-# are unsigned, since those cannot count from the end.
+# The work per row takes a few nanoseconds and is written out, because a call or a slice would count references.
+# Positions are unsigned, which rules out counting from the end.
 @compiled
 def _score_dense(
     X: Array, order: Array, start: int, size: int, W: Array, b: Array, scale: float, S: Array
@@ -126,7 +125,7 @@ def _score_dense(
     number, columns, d, stride = W.dtype.type, W.shape[0], np.uint64(X.shape[1]), X.strides[0]
     ahead = max(AHEAD, FAR // stride)
     for i in range(0, size, 2):
-        k = min(i + 1, size - 1)  # an odd last row twice: all rows go through one loop, so equal rows have equal losses
+        k = min(i + 1, size - 1)  # an odd last row counts twice: one loop for all rows gives equal rows equal losses
         for at in range(start + i + ahead, min(start + i + ahead + 2, order.size)):
             for offset in range(order[at] * stride, (order[at] + 1) * stride, LINE):
                 prefetch(X, offset)
@@ -176,9 +175,7 @@ def _score_sparse(
     data, indices, ends = rows
     number, wide, last = memory.dtype.type, memory.shape[2], indices.size - 1
     for i in range(size):
-        if (
-            start + i + AHEAD < order.size
-        ):  # written out: a call would count references, at a third of the cost of a row
+        if start + i + AHEAD < order.size:  # written out: a call would count references, a third of a row's cost
             later = order[start + i + AHEAD]
             for p in range(ends[later], ends[later + 1], LINE // indices.itemsize):
                 prefetch(data, p * data.itemsize)
@@ -342,7 +339,7 @@ def largest(ranks: Array, q: int, chosen: Array, kept: Array) -> None:  # pragma
     above = 0
     for i in range(ranks.size):
         above += ranks[i] > bound
-    ties = q - above  # of those at the bound
+    ties = q - above  # samples kept at the bound
     at = 0
     for i in range(ranks.size):
         if ranks[i] > bound or (ranks[i] == bound and ties > 0):
@@ -376,7 +373,7 @@ def _move(W: Array, V: Array, lr: float, l1: float) -> None:  # pragma: no cover
                 moved = w[j] - lr * v[j]
                 inner = min(max(moved, -bound), bound)
                 w[j] = moved - inner
-                v[j] += inner / lr  # the step that was taken counts, as in ProximalSGD
+                v[j] += inner / lr  # momentum of the step actually taken, as in ProximalSGD
 
 
 @compiled
@@ -402,7 +399,7 @@ def _add_dense(
             G[rows, c] = S[c, chosen[i]] * factor
             some = some or G[rows, c] != 0
         starts[rows] = batch[chosen[i]] * d
-        rows += some  # one without slopes, beyond its margin, is written over by the next
+        rows += some  # a row without slopes, beyond its margin, is overwritten by the next
     fives, tiles = columns // 5 * 5, d // TILE * TILE
     for j in range(0, tiles, TILE):
         for c in range(0, fives, 5):

@@ -1,7 +1,7 @@
-"""What a linear model minimises, the weights that move, and what an epoch reports; for the reference and the kernels.
+"""The objective of a linear model, its weights, and what an epoch reports; for the reference and the kernels.
 
-Scores are ``a = W x + b``, one for each column of K: one for a regression or for two classes (positive means the second
-class), one for each class when there are more. The objective is the mean of the q largest losses of a mini-batch, plus
+Scores are ``a = W x + b`` with K columns: one for a regression or two classes (positive means the second class), and
+one per class if there are more. The objective is the mean of the q largest losses of a mini-batch, plus
 ``l2 / 2 |W|^2 + l1 |W|_1``.
 """
 
@@ -24,25 +24,27 @@ class Objective:
 
     Parameters
     ----------
-    loss
+    loss : str, default="log_loss"
         ``"log_loss"``: cross-entropy of the softmax, with one column ``log(1 + exp(-+a))``. ``"hinge"``: the sum over
-        the other classes of ``max(0, 1 + a_j - a_y)``, with one column ``max(0, 1 -+ a)``. With ``r = a - y``:
-        ``"squared_error"`` is ``r^2 / 2``, ``"absolute_error"`` ``|r|``, and ``"huber"`` the first where ``|r|`` is at
-        most `epsilon` and ``epsilon |r| - epsilon^2 / 2`` beyond.
-    l2, l1
-        Factors of the penalty. The gradient of the first is added to that of the losses, as `torch.optim.SGD` does
-        with its weight decay; the second is a proximal step, as in `ordered_sgd.optim.ProximalSGD`.
-    l2_intercept
-        The same as l2 for b. scikit-learn leaves the intercept alone, hence 0; torch's weight decay of all parameters
-        is ``l2_intercept=l2``.
-    momentum
+        the other classes of ``max(0, 1 + a_j - a_y)``, with one column ``max(0, 1 -+ a)``. With ``r = a - y``,
+        ``"squared_error"`` is ``r^2 / 2``, ``"absolute_error"`` is ``|r|``, and ``"huber"`` is ``r^2 / 2`` up to
+        ``|r| = epsilon`` and ``epsilon |r| - epsilon^2 / 2`` beyond.
+    l2 : float, default=0.0
+        Factor of the L2 penalty. Its gradient is added to that of the losses, like the weight decay of
+        `torch.optim.SGD`.
+    l1 : float, default=0.0
+        Factor of the L1 penalty, a proximal step as in `ordered_sgd.optim.ProximalSGD`.
+    l2_intercept : float, default=0.0
+        Factor of the L2 penalty on b. scikit-learn does not penalize the intercept; torch's weight decay of all
+        parameters is ``l2_intercept=l2``.
+    momentum : float, default=0.0
         ``v = momentum v + g; w = w - lr v``, as in torch.
-    fit_intercept
-        Whether b moves.
-    epsilon
-        Where the Huber loss turns from a parabola into a line.
-    input_scale
-        What the inputs are multiplied with when they are read: 1 / 255 for bytes.
+    fit_intercept : bool, default=True
+        Whether b is trained.
+    epsilon : float, default=1.0
+        Where the Huber loss becomes linear.
+    input_scale : float, default=1.0
+        Factor applied to the inputs as they are read: 1 / 255 for bytes.
     """
 
     loss: Loss = "log_loss"
@@ -60,17 +62,19 @@ class Objective:
 
 @dataclass
 class State:
-    """Weights and their momentum, which an epoch changes in place.
+    """Weights and their momentum, updated in place by an epoch.
 
     Parameters
     ----------
-    memory
-        Weights and momentum in one array: shape (2, K, d) for dense rows; (d, 2, K) for sparse ones, where all that
-        belongs to a column of the input is read at once, with K rounded up to a multiple of 8 unless it is 1. Momentum
-        is left undefined by an epoch that uses none.
-    intercept, intercept_velocity
-        Shape (K,).
-    by_column
+    memory : ndarray
+        Weights and momentum in one array: shape (2, K, d) for dense rows; (d, 2, K) for sparse rows, so that everything
+        for one input column is read at once, with K rounded up to a multiple of 8 unless it is 1. An epoch without
+        momentum leaves the momentum undefined.
+    intercept : ndarray of shape (K,)
+        Intercepts.
+    intercept_velocity : ndarray of shape (K,)
+        Momentum of the intercepts.
+    by_column : bool, default=False
         Whether the memory is laid out for sparse rows.
 
     Examples
@@ -116,13 +120,13 @@ class State:
 
 
 class Batches(NamedTuple):
-    """How an epoch is cut: `order` into pieces of s, of which `q` are kept, `q_last` of a smaller last piece."""
+    """Batches of an epoch: `order` in pieces of s, keeping `q` of each and `q_last` of a smaller last piece."""
 
     order: Array
     s: int
     q: int
     q_last: int
-    keys: Array | None = None  # (n,), not negative, in the place of the losses when the q largest are looked for
+    keys: Array | None = None  # (n,), non-negative: selects the q largest keys instead of losses
 
     @property
     def last(self) -> int:
@@ -131,9 +135,9 @@ class Batches(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What an epoch showed, sample by sample in its order: losses (weighted), which were kept; and how many were right.
+    """Results of an epoch, in the order of its samples: weighted losses, which were kept, and the number correct.
 
-    A sample is right when its class has the largest score, the lower class in a tie; nothing is right in a regression.
+    A sample is correct if its class has the largest score, the lower class in a tie; in a regression none is.
     """
 
     losses: Array
@@ -142,7 +146,7 @@ class Epoch(NamedTuple):
 
     @property
     def ordered_loss(self) -> float:
-        """Mean of the kept losses: what was minimised."""
+        """Mean of the kept losses, which the epoch minimises."""
         return float(self.losses.sum(where=self.kept, dtype=np.float64) / np.count_nonzero(self.kept))
 
     @property

@@ -1,7 +1,7 @@
-"""One epoch of ordered SGD on a linear model, in NumPy: what the kernels do, to be read.
+"""One epoch of ordered SGD on a linear model in NumPy: the readable twin of the kernels.
 
-Batch by batch: gather the rows, score them, take the losses, keep the q largest (a tie goes to the lower position), and
-step on the mean gradient of those alone.
+For each batch: gather the rows, score them, compute the losses, keep the q largest (a tie goes to the lower position),
+and step along the mean gradient of the kept samples.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,28 @@ from ordered_sgd.linear.objective import Array, Batches, Epoch, Loss, Objective,
 def train_epoch(
     X: Array, y: Array, weight: Array, state: State, objective: Objective, batches: Batches, *, lr: float
 ) -> Epoch:
-    """What the epoch showed; the state has moved.
+    """Results of the epoch, which updates the state in place.
 
     Parameters
     ----------
-    X
-        Shape (n, d), dense or a CSR array.
-    y
-        Shape (n,): targets, or class numbers from 0.
-    weight
-        Shape (n,): multiplies the losses before they are ordered.
-    state, objective, batches
-        What moves, towards what, and on which samples.
-    lr
-        The learning rate.
+    X : ndarray or CSR array of shape (n, d)
+        Inputs.
+    y : ndarray of shape (n,)
+        Targets, or class numbers from 0.
+    weight : ndarray of shape (n,)
+        Factor of the losses, applied before they are ordered.
+    state : State
+        Weights to update.
+    objective : Objective
+        Loss, penalty and momentum.
+    batches : Batches
+        Order of the samples, batch size and q.
+    lr : float
+        Learning rate.
 
     Examples
     --------
-    Three samples with one feature, all in one batch, of which the worst two are kept:
+    Three samples with one feature in one batch, which keeps the worst two:
 
     >>> X, y = np.array([[1.0], [2.0], [3.0]]), np.array([0.0, 0.0, 3.0])
     >>> state = State.start(np.ones((1, 1)), np.zeros(1))
@@ -95,7 +99,7 @@ def _descend(state: State, objective: Objective, gradient: Array, slope: Array, 
     v[:] = objective.momentum * v + gradient + objective.l2 * w
     moved = w - lr * v
     w[:] = moved - moved.clip(-lr * objective.l1, lr * objective.l1)
-    v += (moved - w) / lr  # the step that was taken counts, as in ProximalSGD
+    v += (moved - w) / lr  # momentum of the step actually taken, as in ProximalSGD
     if objective.fit_intercept:
         b, u = state.intercept, state.intercept_velocity
         u[:] = objective.momentum * u + slope + objective.l2_intercept * b

@@ -1,4 +1,4 @@
-"""The loop over epochs, and what goes into it: the learning rate, q, and when to stop."""
+"""The loop over epochs, with its learning rate, q and stopping rule."""
 
 import logging
 import math
@@ -17,21 +17,21 @@ from ordered_sgd.rules import Observed, Rule, resolve_q
 
 logger = logging.getLogger("ordered_sgd.linear")
 RatePlan = Literal["constant", "cosine"] | Mapping[int, float]
-_BLOCK = 1 << 20  # bytes of input that are squared at a time
+_BLOCK = 1 << 20  # bytes of input squared at a time
 
 
 @dataclass
 class History:
-    """What the epochs so far showed; one training may go on where another stopped."""
+    """Results of the epochs so far, from which training can continue."""
 
     losses: list[float] = field(default_factory=list)
     ordered_losses: list[float] = field(default_factory=list)
     qs: list[int] = field(default_factory=list)
-    next_q: int | None = None  # of a rule
+    next_q: int | None = None  # set by a rule
 
 
 class Samples(NamedTuple):
-    """What is trained on: rows, targets, weights, and the positions that take part (None: all)."""
+    """Training samples: rows, targets, weights, and the positions to train on (None: all)."""
 
     X: Array
     y: Array
@@ -40,17 +40,16 @@ class Samples(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many samples take part."""
+        """Number of samples to train on."""
         return len(self.y) if self.positions is None else len(self.positions)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a training goes: batch size, q or the rule that overrides it, the rate of every epoch, their number."""
+    """How to train: batch size, q or the rule that sets it, the learning rate of each epoch, number of epochs."""
 
     s: int
-    q: float
-    rule: Rule | None
+    q: float | Rule
     rate: Callable[[int], float]
     epochs: int
     log_level: int = logging.DEBUG
@@ -67,23 +66,22 @@ def train(
     counts: Array,
     stop: Callable[[State, float], bool] | None = None,
 ) -> None:
-    """Train for some epochs: the state moves, the history grows, and `counts` says how often each sample was kept.
+    """Train for `schedule.epochs` epochs, updating the state, the history and how often each sample was kept.
 
-    `stop` is asked after every epoch, with the state and the mean loss.
+    `stop` is called after every epoch with the state and the mean loss; True ends training.
     """
-    positions, rule = samples.positions, schedule.rule
-    n = samples.size
+    n, rule, level = samples.size, None, schedule.q
     s = min(schedule.s, n)
     last = n - (n - 1) // s * s
-    if rule is not None and history.next_q is None:
-        history.next_q = rule.first_q(schedule.s)
+    if not isinstance(level, int | float):
+        rule, level = level, history.next_q or level.first_q(schedule.s)
     for _ in range(schedule.epochs):
         number = len(history.losses) + 1
         (order,) = epoch_batches(n, n, rng)  # the same shuffle as in pieces of s
-        if positions is not None:
-            order = positions[order]
-        q, q_last = (resolve_q(schedule.q if rule is None else history.next_q or 1, size) for size in (s, last))
-        batches, lr = Batches(order, s, q, q_last), schedule.rate(number)
+        if samples.positions is not None:
+            order = samples.positions[order]
+        q, lr = resolve_q(level, s), schedule.rate(number)
+        batches = Batches(order, s, q, resolve_q(level, last))
         epoch = train_epoch(samples.X, samples.y, samples.weight, state, objective, batches, lr=lr)
         counts[order[epoch.kept]] += 1
         mean, ordered = epoch.mean_loss, epoch.ordered_loss
@@ -91,8 +89,7 @@ def train(
         history.ordered_losses.append(ordered)
         history.qs.append(q)
         if rule is not None:
-            seen = observe(epoch, number, s, rule, objective)
-            history.next_q = rule.next_q(history.next_q or 1, schedule.s, seen)
+            level = history.next_q = rule.next_q(int(level), schedule.s, observe(epoch, number, s, rule, objective))
         text = "%s: epoch %d, loss %.6g, of the kept %.6g, q %d of %d, learning rate %.3g"
         logger.log(schedule.log_level, text, schedule.name, number, mean, ordered, q, s, lr)
         if stop is not None and stop(state, mean):
@@ -101,9 +98,9 @@ def train(
 
 @dataclass
 class Patience:
-    """Says stop when a number has not grown by more than `tol` for so many epochs; remembers the best weights.
+    """Stops training when a score has not grown by more than `tol` for `epochs` epochs; remembers the best weights.
 
-    The number is what `judge` makes of the state, or without it minus the mean training loss.
+    The score is `judge` of the state, or without a judge minus the mean training loss.
     """
 
     epochs: int
@@ -124,7 +121,7 @@ class Patience:
 
 
 def observe(epoch: Epoch, number: int, s: int, rule: Rule, objective: Objective) -> Observed:
-    """What the rule is told of an epoch: the accuracy of a classifier, and the share of the loss if it asks for it."""
+    """What a rule sees of an epoch: the accuracy of a classifier, and the loss shares if the rule needs them."""
     accuracy = epoch.correct / len(epoch.losses) if objective.loss in ("log_loss", "hinge") else None
     return Observed(number, accuracy, loss_share(epoch.losses, s) if rule.needs == "loss_share" else None)
 
@@ -144,7 +141,7 @@ def loss_share(losses: Array, s: int) -> list[float]:
         if part.size == 0:
             continue
         carried = np.sort(part.astype(np.float64), axis=1)[:, ::-1].cumsum(axis=1)
-        some = carried[:, -1:] > 0  # a batch without any loss is carried by its first sample
+        some = carried[:, -1:] > 0  # in a batch without any loss the first sample carries it all
         share = np.where(some, carried / np.where(some, carried[:, -1:], 1), 1).sum(axis=0)
         at = (np.arange(1, s + 1) * size + s - 1) // s - 1
         total += size * share[at]
@@ -176,8 +173,8 @@ def safe_rate(samples: Samples, objective: Objective, columns: int, q: int) -> f
     """One over the largest curvature that the loss of a batch is likely to have.
 
     The curvature of a sample's loss is at most c |x|^2 with c = 1 for the squared and the Huber loss, 1/4 for two
-    classes, 1/2 for the softmax; losses with corners are treated like the squared one. A mean over q samples then has
-    at most their mean, of which one may be the largest of all.
+    classes, 1/2 for the softmax; losses with corners are treated like the squared one. The mean over q samples has at
+    most their mean curvature, and one of them may be the largest of all.
     """
     bend = 1.0
     if objective.loss == "log_loss":

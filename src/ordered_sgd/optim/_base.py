@@ -1,4 +1,4 @@
-"""What the optimizers of this package share: the step around the update, and the checks of arguments."""
+"""Shared parts of the optimizers: the step around the update, and argument checks."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Group = dict[str, Any]  # a parameter group of torch: "params" and the options t
 
 
 class GradientMethod(Optimizer):
-    """A `torch.optim.Optimizer` whose subclasses give `_check_group` and `_update`, and nothing else."""
+    """A `torch.optim.Optimizer` whose subclasses only define `_check_group` and `_update`."""
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -23,7 +23,7 @@ class GradientMethod(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient once; returns the closure's loss, or None."""
+        """Update every parameter that has a gradient; returns the closure's loss, or None."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -37,7 +37,7 @@ class GradientMethod(Optimizer):
         return loss
 
     def add_param_group(self, param_group: Group) -> None:
-        """As in torch, but a group with a wrong option or parameter is refused and not kept."""
+        """As in torch, but a group with a wrong option or parameter is rejected and not added."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -70,21 +70,21 @@ class GradientMethod(Optimizer):
 
 
 def wants_foreach(group: Group, params: list[Tensor]) -> bool:
-    """Whether to update many tensors in one call: as the group says, else as torch decides for its own optimizers."""
+    """Whether to update many tensors in one call: the group's option, or torch's own default."""
     if group["foreach"] is not None:
         return bool(group["foreach"])
     return _default_to_fused_or_foreach(params, differentiable=False, use_fused=False)[1]
 
 
 def same_kind(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:
-    """Parts of the lists that are of one device and dtype, which is what torch's foreach kernels are fast on."""
+    """The lists split by device and dtype, as torch's foreach kernels need it to be fast."""
     groups = Optimizer._group_tensors_by_device_and_dtype(list(lists))  # type: ignore[arg-type]
     for part, _ in groups.values():
         yield part  # type: ignore[misc]
 
 
 def check_number(where: str, name: str, value: object, rule: str, holds: Callable[[float], bool], remedy: str) -> None:
-    """Raise `ArgumentError` unless the value is one finite number for which the rule holds."""
+    """Raise `ArgumentError` unless the value is one finite number that satisfies the rule."""
     one = isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)
     if one and math.isfinite(number := float(value)) and holds(number):  # type: ignore[arg-type]
         return

@@ -36,27 +36,29 @@ class MirrorDescent(GradientMethod):
                                                                                       leads back; p = 2 is plain SGD
     ========== ============================== ====================================== ===============================
 
-    "entropy" suits mixture weights and distributions, "p-norm" with p near 1 (for n entries
-    p = 2 ln n / (2 ln n - 1)) solutions with few large entries.
+    "entropy" suits mixture weights and distributions; "p-norm" with p near 1 (for n entries
+    p = 2 ln n / (2 ln n - 1)) suits solutions with few large entries.
 
-    The dual is kept as state, in 32 bits when the parameter has 16. Entries too small for the parameter's dtype are
-    therefore not forgotten, and steps too short for it add up; an entry that *starts* at zero on the simplex stays
-    zero. A vector that somebody else has changed since the last step is noticed, and its dual taken anew.
+    The dual is kept as state, in 32 bits if the parameter has 16, so entries too small for the parameter's dtype are
+    not lost and short steps add up. On the simplex, an entry that *starts* at zero stays zero. If a vector was changed
+    outside the optimizer since the last step, its dual is computed again.
 
     Parameters
     ----------
-    params, lr
-        As in torch. A tensor `lr` is read as a number once a step.
-    geometry
-        "entropy" needs parameters that are non-negative and sum to one along `dim`; checked when they are added.
-    p
-        Of the p-norm, 1 < p <= 2; needed for that geometry alone.
-    dim
-        Slices along this dimension are vectors of their own; None: the whole tensor is one vector.
-    maximize
-        Step along the gradient instead of against it.
-    foreach
-        Add to many duals in one call; None decides as torch does. torch has no such call for the maps themselves.
+    params : iterable
+        Parameters or parameter groups, as in torch.
+    lr : float or Tensor, default=1e-2
+        Learning rate. A tensor is read as a number once per step.
+    geometry : {"entropy", "p-norm"}, default="entropy"
+        "entropy" needs parameters that are non-negative and sum to one along `dim`, checked when they are added.
+    p : float or None, default=None
+        Exponent of the p-norm, 1 < p <= 2; needed for "p-norm" only.
+    dim : int or None, default=None
+        Dimension whose slices are separate vectors; None treats the whole tensor as one vector.
+    maximize : bool, default=False
+        Whether to step along the gradient instead of against it.
+    foreach : bool or None, default=None
+        Whether to update many duals in one call; None decides as torch does. The maps run tensor by tensor.
 
     Examples
     --------
@@ -88,7 +90,7 @@ class MirrorDescent(GradientMethod):
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As in torch, but the duals keep their dtype, so that 16-bit parameters go on bit for bit."""
+        """As in torch, but the duals keep their dtype, so that 16-bit parameters continue bit for bit."""
         super().load_state_dict(state_dict)
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
@@ -128,7 +130,7 @@ class MirrorDescent(GradientMethod):
             param.copy_(_primal(dual, group))
 
     def _dual(self, param: Tensor, group: Group) -> Tensor:
-        """Dual to step from: the one kept, unless the parameter is no longer what that one gave."""
+        """Dual to step from: the stored one, unless the parameter has changed since."""
         wide = param.to(torch.promote_types(param.dtype, torch.float32))
         kept: Tensor | None = self.state[param].get("dual")
         if kept is None:
@@ -151,7 +153,7 @@ def _primal(theta: Tensor, group: Group) -> Tensor:
 
 
 def _norm_gradient(x: Tensor, r: float, dim: int | None) -> Tensor:
-    """Gradient of |x|_r^2 / 2: sign(x_i) |x_i|^(r-1) |x|_r^(2-r), of which the conjugate r / (r - 1) is the inverse."""
+    """Gradient of |x|_r^2 / 2: sign(x_i) |x_i|^(r-1) |x|_r^(2-r); its inverse has r / (r - 1)."""
     if r == 2:
         return x.clone()
     # Powers of x / max|x| cannot overflow, and at least one of them is 1: the norm is between 1 and n.
@@ -163,7 +165,7 @@ def _norm_gradient(x: Tensor, r: float, dim: int | None) -> Tensor:
 
 
 def _above_lowest(gradient: Tensor, dual: Tensor, dim: int | None) -> Tensor:
-    """Gradient less its lowest entry, which the simplex does not feel: the step can then only underflow."""
+    """Gradient minus its lowest entry, the same step on the simplex, which can then only underflow."""
     gone = dual == -math.inf  # entries at zero: they neither count nor move
     masked = gradient.masked_fill(gone, math.inf)
     lowest = masked.amin() if dim is None else masked.amin(dim, keepdim=True)
@@ -171,7 +173,7 @@ def _above_lowest(gradient: Tensor, dual: Tensor, dim: int | None) -> Tensor:
 
 
 def _along(function: Any, x: Tensor, dim: int | None) -> Tensor:
-    """function(x, dim), with the whole tensor as one vector for dim None."""
+    """function(x, dim); for dim None the whole tensor is one vector."""
     result: Tensor = function(x.flatten(), 0).view_as(x) if dim is None else function(x, dim)
     return result
 

@@ -22,7 +22,7 @@ _SEPARABLE = (None, "l1", "l2")  # sums over entries: only these can be clamped 
 
 
 class ProximalSGD(GradientMethod):
-    """SGD on f(w) + strength R(w), w in a box: zeros and constraints hold exactly, as they never do in plain SGD.
+    """SGD on f(w) + strength R(w) with w in a box, where zeros and constraints hold exactly, unlike in plain SGD.
 
     With the gradient g of f and the buffer b (b = 0 at the start) one step is ::
 
@@ -32,10 +32,10 @@ class ProximalSGD(GradientMethod):
         w = u
 
     that is, ``u = prox(w - lr * d, lr * strength)``. Without momentum this is the proximal stochastic gradient method;
-    with it the inertial one (iPiano, Ochs et al., 2014). The buffer holds the step that was *taken*, the subgradient of
-    the penalty included. Were it to hold the sum of g alone, as in `torch.optim.SGD`, it would settle at
-    g / (1 - momentum), and the penalty would weigh only (1 - momentum) of what was asked for. Without penalty and
-    bounds the two are the same, and the result equals `torch.optim.SGD` bit for bit. There is no Nesterov variant.
+    with it the inertial one (iPiano, Ochs et al., 2014). The buffer holds the step *taken*, including the subgradient
+    of the penalty. If it held the sum of g alone, as in `torch.optim.SGD`, it would settle at g / (1 - momentum), and
+    the penalty would only have (1 - momentum) of its strength. Without penalty and bounds the two are the same, and
+    the result equals `torch.optim.SGD` bit for bit. There is no Nesterov variant.
 
     ========== =================================== =====================================================
     penalty    R(w)                                known as
@@ -49,23 +49,27 @@ class ProximalSGD(GradientMethod):
 
     Parameters
     ----------
-    params, lr
-        As in torch. A tensor `lr` is read as a number once a step.
-    momentum
-        In [0, 1).
-    penalty, strength
-        R and its factor, see the table. Each is summed over the tensors of a group; a parameter group may have its own,
-        and ``penalty=None`` leaves its parameters (biases, say) alone.
-    group_dim
-        For "group": one group for each index of this dimension. 0 groups what enters an output of a linear or
-        convolutional layer (a row, a filter), 1 what leaves an input (a column).
-    bounds
-        (low, high), with ``math.inf`` for an open side; goes together with "l1" and "l2".
-    maximize
-        Maximise f(w) - strength R(w).
-    foreach
-        Many tensors in one call; None decides as torch does. The norms of "group" and "l2-norm" are taken a tensor at a
-        time either way.
+    params : iterable
+        Parameters or parameter groups, as in torch.
+    lr : float or Tensor, default=1e-2
+        Learning rate. A tensor is read as a number once per step.
+    momentum : float, default=0.0
+        Momentum in [0, 1).
+    penalty : str or None, default=None
+        Name of R in the table, summed over the tensors of a parameter group. Each group may have its own penalty;
+        ``penalty=None`` leaves its parameters, for example biases, unpenalized.
+    strength : float or None, default=None
+        Factor of the penalty, required unless `penalty` is None.
+    group_dim : int, default=0
+        For "group": one group per index of this dimension. In a linear or convolutional layer, 0 groups the weights
+        of an output (a row, a filter), 1 those of an input (a column).
+    bounds : tuple of float or None, default=None
+        (low, high), with ``math.inf`` for an open side; can be combined with "l1" and "l2".
+    maximize : bool, default=False
+        Whether to maximize f(w) - strength R(w).
+    foreach : bool or None, default=None
+        Whether to update many tensors in one call; None decides as torch does. The norms of "group" and "l2-norm" are
+        computed tensor by tensor in any case.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is minimised when candidates are picked by a memory that is not quite right: the weights over ranks, simulated.
+"""Weights of the ranks when an inexact memory of past losses picks the candidates, by simulation.
 
 (`ordered_sgd.engines.memory` is the engine.)
 """
@@ -16,7 +16,15 @@ _AT_ONCE = 2**22  # numbers that are drawn at a time
 
 
 class MemoryWeights(NamedTuple):
-    """The weight of every rank, shape (n,), that of the largest loss first, and the recall: the share of q found."""
+    """Result of `memory_weights`.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n,)
+        Weight of each rank, the largest loss first.
+    recall : float
+        Share of the q largest losses of a batch that were scored.
+    """
 
     weights: NDArray[np.float64]
     recall: float
@@ -35,21 +43,29 @@ def memory_weights(
 ) -> MemoryWeights:
     """How often each rank is kept when only candidates and probes are scored, by simulation; the weights sum to q.
 
-    Losses are normal, and a remembered loss is the true one plus normal noise: only the order matters, so that `noise`
-    says how well ranks are remembered, not how losses are distributed. As in Theorem 1, a step follows an estimate of
-    the gradient of (1/q) sum_j weights_j L_(j), as long as the errors of the memory are chance. With all of the batch
-    as candidates, or without noise, the weights are those of `gamma_weights`.
+    Losses are normal, and a remembered loss is the true one plus normal noise. Only the order matters, so `noise` says
+    how well ranks are remembered, not how losses are distributed. As in Theorem 1, a step follows an estimate of the
+    gradient of (1/q) sum_j weights_j L_(j), as long as the errors of the memory are random. With the whole batch as
+    candidates, or without noise, the weights are those of `gamma_weights`.
 
     Parameters
     ----------
-    n, s, q
-        Samples in all, in a mini-batch, and kept of it.
-    candidates, probes
-        Samples that are scored: so many with the largest remembered losses, and so many others at random.
-    noise
+    n : int
+        Number of samples.
+    s : int
+        Batch size.
+    q : int
+        Samples kept per batch.
+    candidates : int
+        Samples per batch that are scored because their remembered losses are the largest.
+    noise : float
         Standard deviation of a remembered loss about the true one, in standard deviations of the losses.
-    rng, batches
-        Source of the draws, and how many mini-batches are drawn.
+    rng : numpy.random.Generator
+        Source of the draws.
+    probes : int, default=4
+        Other samples per batch that are scored, chosen at random.
+    batches : int, default=10_000
+        Number of batches to draw.
 
     Examples
     --------
@@ -79,7 +95,7 @@ def memory_weights(
 def _scored(
     remembered: NDArray[np.float64], candidates: int, probes: int, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Which samples are scored, a row for each batch."""
+    """Which samples are scored, one row per batch."""
     scored = np.zeros(remembered.shape, np.bool_)
     places = np.argsort(-remembered, axis=1)
     np.put_along_axis(scored, places[:, :candidates], True, axis=1)

@@ -106,7 +106,7 @@ def draw_iterate(etas: ArrayLike, rng: np.random.Generator) -> int:
 
 @dataclass(frozen=True)
 class MoreauEnvelope:
-    """What `moreau_envelope` returns.
+    """Result of `moreau_envelope`.
 
     Attributes
     ----------
@@ -145,10 +145,10 @@ def moreau_envelope(
     Parameters
     ----------
     f : callable
-        ``f(beta) -> (value, subgradient)``. Where L_q is not differentiable (ties), the gradient of
+        ``f(beta) -> (value, subgradient)``. If L_q is not differentiable (ties), the gradient of
         ``sum_i r_i L_i / q + R`` with ``r = sample_weights(losses, s, q)`` is a subgradient.
     theta : array_like, shape (d,)
-        Where the envelope is wanted.
+        Point at which to compute the envelope.
     lam : float
         Its parameter: ``1 / rho_hat`` in Theorem 2.
     rho : float

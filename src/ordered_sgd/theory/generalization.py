@@ -33,7 +33,7 @@ class GeneralizationBound:
     deviation : float
         ``(M s / q) sqrt(ln(1 / delta) / (2 n))``.
     Q_n : float
-        What is subtracted, because L_q is never below the mean.
+        Subtracted, because L_q is never below the mean loss.
     """
 
     L_q: float
@@ -49,7 +49,15 @@ class GeneralizationBound:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A Monte Carlo mean and its standard error."""
+    """A Monte Carlo estimate.
+
+    Attributes
+    ----------
+    value : float
+        Mean over the draws.
+    standard_error : float
+        Standard error of the mean.
+    """
 
     value: float
     standard_error: float

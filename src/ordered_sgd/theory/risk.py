@@ -1,7 +1,7 @@
-"""The ordered risk L_q of a vector of losses, its neighbours as spectra, and what a choice of q means.
+"""The ordered risk L_q of a vector of losses, related risks as spectra, and what a choice of q means.
 
-A *spectrum* says how much each rank of the losses counts: n weights that sum to 1, that of the largest loss first.
-Every risk here is its spectrum times the sorted losses, so risks are compared by comparing spectra. The gamma weights
+A *spectrum* says how much each rank of the losses counts: n weights that sum to 1, the largest loss first. Every risk
+here is its spectrum times the sorted losses, so comparing risks means comparing spectra. The gamma weights
 of the paper sum to q; `ordered_spectrum` is gamma / q.
 """
 
@@ -29,16 +29,20 @@ def ordered_risk(
 
     Parameters
     ----------
-    losses
-        One loss per sample, shape (n,): a list, a NumPy array, or a torch tensor on any device, with or without grad.
-    s, q
-        Samples in a mini-batch, and samples kept of it.
-    trim, mix
-        The variants of `ordered_spectrum`.
-    cap
-        Larger losses count as this.
-    regularizer
-        The value of R.
+    losses : array_like or torch.Tensor of shape (n,)
+        One loss per sample; a tensor may be on any device, with or without grad.
+    s : int
+        Batch size.
+    q : int
+        Samples kept per batch.
+    trim : int, default=0
+        As in `ordered_spectrum`.
+    mix : float, default=0.0
+        As in `ordered_spectrum`.
+    cap : float or None, default=None
+        Upper limit of a loss; larger losses count as `cap`.
+    regularizer : float, default=0.0
+        Value of R.
 
     Examples
     --------
@@ -55,7 +59,7 @@ def ordered_risk(
 def sample_weights(losses: Any, s: int, q: int) -> NDArray[np.float64]:
     """The weight r_i of every sample, in the order of the losses: the probability that a step keeps sample i.
 
-    Of equal losses the one with the lower index ranks higher, and NaN ranks above every number.
+    Among equal losses the lower index ranks higher, and NaN ranks above every number.
 
     Examples
     --------
@@ -88,23 +92,27 @@ def spectral_risk(losses: Any, spectrum: ArrayLike) -> float:
 
 
 def ordered_spectrum(n: int, s: int, q: int, *, trim: int = 0, mix: float = 0.0) -> NDArray[np.float64]:
-    r"""The spectrum of L_q: gamma_j / q, and of its variants.
+    r"""The spectrum gamma_j / q of L_q, or of one of its variants.
 
     A step that drops the r largest losses of the mini-batch and keeps the next q keeps rank j with probability
     gamma_j(s, r + q) - gamma_j(s, r), because it is among the r + q largest and not among the r largest:
 
     .. math:: (1 - m) \, \frac{\gamma_j(s, r + q) - \gamma_j(s, r)}{q} + \frac{m}{n}
 
-    With r > 0 the weights rise before they fall, so that the risk of convex losses need not be convex.
+    With r > 0 the weights rise before they fall, so the risk of convex losses need not be convex.
 
     Parameters
     ----------
-    n, s, q
-        Samples in all, in a mini-batch, and kept of it.
-    trim
-        r, how many of the largest losses of a mini-batch are dropped first; at most s - q.
-    mix
-        m, the share of the plain mean.
+    n : int
+        Number of samples.
+    s : int
+        Batch size.
+    q : int
+        Samples kept per batch.
+    trim : int, default=0
+        r, the number of largest losses per batch that are dropped first, at most s - q.
+    mix : float, default=0.0
+        m, the share of the plain mean, in [0, 1].
 
     Examples
     --------
@@ -149,8 +157,8 @@ def average_top_k_spectrum(n: int, k: int) -> NDArray[np.float64]:
 def cvar_spectrum(n: int, alpha: float) -> NDArray[np.float64]:
     """The spectrum of CVaR at level alpha: the mean of the hardest share alpha of the samples, 1 for all of them.
 
-    The sample on the border counts in part, so that the spectrum is continuous in alpha; for alpha = k/n it is that of
-    the mean of the k largest.
+    The sample on the border counts in part, so the spectrum is continuous in alpha; for alpha = k/n it is the spectrum
+    of the mean of the k largest losses.
 
     >>> cvar_spectrum(4, 0.625)
     array([0.4, 0.4, 0.2, 0. ])
@@ -170,9 +178,9 @@ def maximal_spectrum(n: int) -> NDArray[np.float64]:
 
 
 def effective_sample_size(n: int | None, s: int, q: int) -> float:
-    r"""How many equally weighted samples carry as much as the n weighted ones: (sum w)^2 / sum w^2.
+    r"""Number of equally weighted samples that is equivalent to the n weighted ones: (sum w)^2 / sum w^2.
 
-    With ``n=None`` its share of n in the limit of large n,
+    With ``n=None``, its share of n in the limit of large n:
 
     .. math:: \frac{q^2}{s (q - 2R)}, \qquad R = \frac{B(s, s)}{B(q, q)\, B(s-q, s-q)}.
 

@@ -1,4 +1,4 @@
-"""The weights gamma_j of Theorem 1: how much each rank of the losses counts in what ordered SGD minimises.
+"""The weights gamma_j of Theorem 1: how much each rank of the losses counts in the objective of ordered SGD.
 
 Draw s of n samples without replacement and keep the q with the largest losses. The sample with the j-th largest loss
 of all is kept with probability gamma_j (Eq. 3), so a step follows an unbiased estimate of the gradient of
@@ -18,23 +18,23 @@ _NUMBA_FROM = 2**17  # weights; for fewer the import of numba takes longer than 
 
 
 def gamma_weights(n: int, s: int, q: int, *, ranks: ArrayLike | None = None) -> NDArray[np.float64]:
-    r"""The n weights of Eq. 3, that of the largest loss first; they sum to q.
+    r"""The n weights of Eq. 3, the largest loss first; they sum to q.
 
     .. math:: \gamma_j = \sum_{l=0}^{q-1} \binom{j-1}{l} \binom{n-j}{s-l-1} \Big/ \binom{n}{s}
 
-    The first q equal s/n, then they fall, and from rank n-s+q+1 on they are zero. Time and memory are O(n). The
+    The first q weights equal s/n, then they fall, and from rank n-s+q+1 on they are zero. Time and memory are O(n). The
     relative error is below 1e-13 for weights down to 1e-299; smaller ones may round to zero.
 
     Parameters
     ----------
-    n
-        Samples in all.
-    s
-        Samples in a mini-batch.
-    q
-        Samples kept of a mini-batch.
-    ranks
-        Compute only the weights of these ranks (integers from 1, any shape), O(s) each, without building all n.
+    n : int
+        Number of samples.
+    s : int
+        Batch size.
+    q : int
+        Samples kept per batch.
+    ranks : array_like of int or None, default=None
+        Compute only the weights of these ranks, counted from 1, in O(s) each; any shape. None computes all n.
 
     Examples
     --------
@@ -66,10 +66,12 @@ def gamma_limit(z: ArrayLike, s: int, q: int) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    z
+    z : array_like
         Ranks as shares of n: 0 for the hardest sample, 1 for the easiest.
-    s, q
-        Samples in a mini-batch, and samples kept of it.
+    s : int
+        Batch size.
+    q : int
+        Samples kept per batch.
 
     Examples
     --------
@@ -109,7 +111,7 @@ def check_sq(where: str, s: int, q: int) -> tuple[int, int]:
 
 
 def check_whole(where: str, name: str, value: object, limit: tuple[str, int] | None, remedy: str) -> int:
-    """The value as a plain int, if it is at least 1 and at most the limit, which is given with its name.
+    """The value as a plain int, if it is at least 1 and at most the limit, a pair of name and number.
 
     >>> check_whole("average_top_k_spectrum", "k", 3, ("n", 5), "Pass fewer.")
     3

@@ -193,12 +193,32 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
     own = ("--data", "mine_for_a_test:make")
     said = error_of(capsys, *own, "--model", "lenet")
     assert said.endswith(
-        "--model must stand without a function; got --data mine_for_a_test:make. Leave --model out: "
-        "the function makes the model."
+        "--model must be used without a function; got --data mine_for_a_test:make. Leave --model out: "
+        "the function returns the model."
     )
     for data in (own, ("--data", "digits"), ("--data", "arrays.npz")):
         said = error_of(capsys, *data, "--target", "kind")
-        assert f"--target must stand with a CSV or Parquet file; got --data {data[1]}. Leave" in said
+        assert f"--target must be used with a CSV or Parquet file; got --data {data[1]}. Leave" in said
+    said = error_of(capsys, "--recall", "0.9")
+    assert "--recall must be used with --memory or --engine memory; got 0.9. Add --memory, or leave" in said
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--model", "lenet", "--engine", "kernels"), "size must be at least 16; got 8"),
+        (("--adam", "--engine", "kernels"), r"engine='kernels' must train .*; got logistic, sgd, .* adam, .* Use"),
+        (("--data", "mine_for_a_test:make", "--engine", "kernels"), "engine='kernels' must train a linear model"),
+        (("--model", "figure1a"), "data for figure1a must be points in the plane"),
+        (("--engine", "memory", "--recall", "0"), r"recall must be a share in \(0, 1\]; got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_without_preparing_a_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.setattr("ordered_sgd.lab.experiments.run.Training", None)
+    assert re.search(text, error_of(capsys, *given))
 
 
 @pytest.mark.parametrize("place", ["/proc/x.html", "a_file/page.html", "a_folder"])

@@ -13,7 +13,7 @@ from ordered_sgd.rules import AccuracyRule, FixedQ, LinearDecay, Observed
         ({}, AccuracyRule()),
         ({"q": 16}, FixedQ(16)),
         ({"counts": True}, CountsRule()),
-        ({"rule": "LinearDecay", "rule_options": (("epochs", 9),)}, LinearDecay(9)),
+        ({"q": LinearDecay(9)}, LinearDecay(9)),
         ({"method": "random", "epochs": 2, "path": ((64, 0.1), (32, 0.1))}, Replay((64, 32))),
     ],
 )

@@ -18,7 +18,7 @@ from ordered_sgd.lab.experiments.artifacts import SELECTION
 from ordered_sgd.lab.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.lab.experiments.comparison import replay_of
 from ordered_sgd.lab.experiments.epoch import EpochRow
-from ordered_sgd.lab.experiments.run import problem_for, run, training_for
+from ordered_sgd.lab.experiments.run import problem_for, run
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Records
 from ordered_sgd.lab.experiments.train import Training
@@ -57,7 +57,7 @@ SPECS = {
 
 
 def weights(training: Training) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in training.model.parameters()]
+    return [p.detach().clone() for p in training.setting.model.parameters()]
 
 
 def trained(spec: ExperimentSpec) -> tuple[list[torch.Tensor], list[Any]]:
@@ -98,7 +98,7 @@ def test_momentum_in_another_layout_than_the_weights_goes_on_in_the_same_bits() 
     for _ in zip(range(5), training.epochs(), strict=False):
         pass
     state = training.state_dict()
-    kept = state["optimizer"]["state"]
+    kept = state["runner"]["optimizer"]["state"]
     assert any(not one["momentum_buffer"].is_contiguous() for one in kept.values())
     for one in kept.values():
         one["momentum_buffer"] = one["momentum_buffer"].contiguous()
@@ -325,7 +325,7 @@ def finished(spec: ExperimentSpec, records: Records) -> tuple[list[torch.Tensor]
     """A run to its end in this process: its last weights, its rows but for the times, and what it kept."""
     made: list[Training] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "training_for", lambda *given: made.append(training_for(*given)) or made[-1])
+        patch.setattr(running, "Training", lambda *given: made.append(Training(*given)) or made[-1])
         rows = run(spec, records, data=DATA, every=0.0).rows
     return weights(made[0]), [timeless(row) for row in rows], records.artifact(spec, SELECTION)
 

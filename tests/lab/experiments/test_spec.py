@@ -1,18 +1,67 @@
+import csv
+import gzip
+import importlib
+import inspect
+from pathlib import Path
+
 import pytest
 
+from ordered_sgd import step
 from ordered_sgd.errors import ArgumentError
+from ordered_sgd.lab.experiments.comparison import replay_of
+from ordered_sgd.lab.experiments.epoch import EpochRow
+from ordered_sgd.lab.experiments.plan import Replay, rule_for
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.experiments.spec_engines import ENGINES
+from ordered_sgd.lab.experiments.store import Run
+from ordered_sgd.rules import AccuracyRule, FixedQ, LinearDecay, LossMassRule
+
+RECORDED = Path(__file__).parents[3] / "docs" / "records" / "results.csv.gz"
 
 CHANGED = ExperimentSpec(
     data="semeion",
     model="lenet",
     model_options=(("hidden", 1024), ("dropout", 0.5)),
-    rule="LinearDecay",
-    rule_options=(("epochs", 10),),
+    q=LinearDecay(10),
     drops=(10, 100),
-    q=0.25,
     seed=3,
 )
+
+
+RULES = {
+    '{"q": 16}': 16,
+    '{"q": 0.25}': 0.25,
+    "{}": AccuracyRule(),
+    '{"rule_options": [["divisors", [2]], ["q_min", 4], ["thresholds", [0.5]]]}': AccuracyRule((0.5,), (2,), q_min=4),
+    '{"rule": "LinearDecay", "rule_options": [["end", 0.25], ["epochs", 8]]}': LinearDecay(8, end=0.25),
+    '{"rule": "LossMassRule"}': LossMassRule(),
+    '{"rule": "FixedQ", "rule_options": [["q", 16]]}': FixedQ(16),
+}
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_a_rule_is_written_by_its_name_and_the_options_that_are_not_its_defaults(text: str) -> None:
+    assert ExperimentSpec(q=RULES[text]).to_json() == text
+    assert ExperimentSpec.from_json(text).q == RULES[text]
+    assert type(ExperimentSpec.from_json(text).q) is type(RULES[text])
+
+
+def test_every_recorded_spec_is_written_as_it_was() -> None:
+    with gzip.open(RECORDED, "rt", newline="") as file:
+        recorded = {row["spec"]: (row["run_id"], row["method"]) for row in csv.DictReader(file)}
+    assert len(recorded) > 3000
+    specs = {text: ExperimentSpec.from_json(text) for text in recorded}
+    assert [text for text, spec in specs.items() if spec.to_json() != text] == []
+    assert {text: (spec.run_id, spec.method_name) for text, spec in specs.items()} == recorded
+
+
+def test_a_control_s_path_takes_the_place_of_a_fixed_q() -> None:
+    row = EpochRow(1, 16, 0.1)
+    for q, text in ((16, "{}"), (AccuracyRule(), "{}"), (LinearDecay(2), '{"rule": "LinearDecay", "rule_options"')):
+        control = replay_of(Run(ExperimentSpec(q=q, epochs=1), {}, [row], finished=True))
+        assert control.fixed_q is None
+        assert rule_for(control) == Replay((16,))
+        assert control.but(method="ordered", path=(), epochs=50).to_json().startswith(text)
 
 
 @pytest.mark.parametrize("spec", [ExperimentSpec(), CHANGED, CHANGED.but(method="random", epochs=1, path=((8, 0.1),))])
@@ -41,19 +90,30 @@ def test_every_change_makes_another_run() -> None:
             {"method": "orderd"},
             "method must be one of sgd, ordered, random, infobatch, last-losses; got 'orderd'. Did you mean 'ordered'?",
         ),
-        ({"rule": "Accuracy"}, "rule must be one of AccuracyRule"),
+        ({"q": None}, "q must be a number or one of the rules AccuracyRule, FixedQ, LinearDecay"),
+        ({"q": AccuracyRule}, "Use q=AccuracyRule() for the paper's schedule."),
+        ({"q": Replay((16,))}, "q must be a number or one of the rules"),
+        ({"engine": "row"}, "engine must be one of auto, dense, rows, twopass, memory, kernels; got 'row'. Did you"),
+        ({"engine": "memory", "recall": 1.5}, "recall must be a share in (0, 1]; got 1.5."),
+        ({"batchnorm": "subset"}, "batchnorm must be used with engine 'rows' or 'twopass'; got engine='auto'. Leave"),
         ({"q": 0}, "q must be an int of at least 1 or a fraction"),
         ({"epochs": 0}, "epochs must be at least 1; got 0. Leave it out for 50"),
         ({"validation": 1.0}, "validation must be a share in"),
         ({"flipped": -0.1}, "flipped must be a share in"),
         (
             {"method": "random"},
-            "path must be given for method='random' and 'last-losses', and for them alone; got 0 epochs of it",
+            "path must be given for random and last-losses only; got 0 epochs for method='random'. Take the path",
         ),
-        ({"path": ((64, 0.1),)}, "path must be given for method='random'"),
-        ({"recall": 0.9}, "recall and candidates must stand with engine='memory'; got engine='auto'"),
-        ({"candidates": 8, "engine": "rows"}, "recall and candidates must stand with engine='memory'"),
-        ({"method": "last-losses"}, "path must be given for method='random' and 'last-losses'"),
+        (
+            {"path": ((64, 0.1),)},
+            "path must be given for random and last-losses only; got 1 epochs",
+        ),
+        ({"recall": 0.9}, "recall must be used with engine 'memory'; got engine='auto'. Leave recall out"),
+        ({"candidates": 8, "engine": "rows"}, "candidates must be used with engine 'memory'; got engine='rows'"),
+        (
+            {"method": "last-losses"},
+            "path must be given for random and last-losses only; got 0",
+        ),
         ({"method": "random", "path": ((64, 0.1),)}, "path must have 50 epochs; got 1. Replay"),
     ],
 )
@@ -61,6 +121,27 @@ def test_a_wrong_spec_gets_one_clear_error(given: dict[str, object], text: str) 
     with pytest.raises(ArgumentError) as raised:
         ExperimentSpec(**given)  # type: ignore[arg-type]
     assert text in str(raised.value)
+
+
+def test_a_recorded_rule_of_another_version_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"rule must be one of AccuracyRule.* got 'Accuracy'. Did you mean"):
+        ExperimentSpec.from_json('{"rule": "Accuracy"}')
+
+
+def test_a_method_that_orders_nothing_runs_without_the_memory_but_as_the_other_engines_say() -> None:
+    memory = ExperimentSpec(engine="memory", recall=0.8)
+    assert memory.engine_options == {"engine": "memory", "recall": 0.8, "candidates": None}
+    assert memory.but(method="sgd").engine_options == {"engine": "auto"}
+    rows = ExperimentSpec(engine="rows", batchnorm="full-batch")
+    for method in ("ordered", "sgd"):
+        assert rows.but(method=method).engine_options == {"engine": "rows", "batchnorm": "full-batch"}
+
+
+def test_specs_know_the_engines_of_a_step_with_options_that_these_take() -> None:
+    assert {name for name, engine in ENGINES.items() if not engine.compiled} == set(step.ENGINES)
+    for name, (module, kind) in step.ENGINES.items():
+        engine = getattr(importlib.import_module(f"ordered_sgd.engines.{module}"), kind)
+        assert set(ENGINES[name].options) <= set(inspect.signature(engine).parameters)
 
 
 def test_one_sample_and_all_of_them_are_two_runs() -> None:

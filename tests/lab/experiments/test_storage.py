@@ -322,7 +322,8 @@ def test_a_checkpoint_of_a_model_that_was_changed(work: Path, home: Path, part: 
     before, path = rows(home), checkpoint_of(home)
     state = load_checkpoint(path)
     assert state is not None
-    save_checkpoint({name: content for name, content in (state | {part: value}).items() if content is not None}, path)
+    changed = {name: content for name, content in (state["runner"] | {part: value}).items() if content is not None}
+    save_checkpoint({**state, "runner": changed}, path)
     check_error(osgd(work, home), "fit the model of this run")
     path.unlink()
     check_goes_on(work, home, before)

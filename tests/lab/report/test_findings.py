@@ -5,7 +5,17 @@ import pytest
 
 from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.report.curves import draw_curves, draw_times
-from ordered_sgd.lab.report.findings import comparison_table, seconds_to, summary, verdicts
+from ordered_sgd.lab.report.findings import verdicts
+from ordered_sgd.lab.report.summary import (
+    COSTS,
+    ERRORS,
+    MEMORY,
+    comparison_table,
+    remembered,
+    seconds_to,
+    shown,
+    summary,
+)
 from tests.lab.experiments.runs import made_arm
 
 SGD = made_arm("sgd", [[9.0, 8.0], [9.5, 8.2], [9.2, 8.1]], seconds=3.0)
@@ -84,6 +94,22 @@ def test_what_a_memory_scored_and_found_stands_in_the_table_where_there_is_one()
     lines = comparison_table([SGD, BETTER, memory])
     assert [(line["scored"], line["recall"]) for line in lines] == [("–", "–"), ("–", "–"), ("0.25", "0.92")]
     assert "recall" not in comparison_table([SGD, BETTER])[0]
+
+
+def test_terminal_and_page_show_the_same_cells_under_short_and_long_headings() -> None:
+    rows = summary([SGD, BETTER, RANDOM])
+    short, long = shown(rows, (*ERRORS, *COSTS)), shown(rows, (*ERRORS, *COSTS), long=True)
+    assert [list(line.values()) for line in short] == [list(line.values()) for line in long]
+    assert short[0]["against sgd"] == short[0]["improvement"] == long[0]["against the first"] == ""
+    assert (long[1]["last epoch"], long[1]["improvement"]) == ("7.10 (0.08)", "12.3 %")
+    assert (short[1]["s to sgd"], short[1]["backprop."]) == ("2.67 (3/3)", "50 %")
+    assert not remembered(rows)
+
+
+def test_missing_numbers_and_negative_zeros_are_not_shown_as_numbers() -> None:
+    row = {**summary([SGD, BETTER])[1], "improvement": -0.04, "recall": None, "scored": 0.256}
+    assert shown([row], ERRORS[-1:])[0]["improvement"] == "0.0 %"
+    assert shown([row], MEMORY[1:]) == [{"scored": "26 %", "recall": "–"}]
 
 
 def test_time_to_the_error_of_plain_sgd_counts_epochs_until_it_is_reached() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ordered_sgd.lab.experiments.requests import Reproduced, Request, reproduce
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
+from ordered_sgd.lab.experiments.requests import Request, reproduce
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Run
 from ordered_sgd.lab.report.curves import draw_along, draw_panels, draw_times

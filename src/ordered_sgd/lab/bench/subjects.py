@@ -98,7 +98,7 @@ class Subjects:
             before.model,
             self.workload.criterion,
             before.optimizer,
-            rule=self._dial,
+            q=self._dial,
             engine="memory",
             candidates=min(CANDIDATES * self.q, self.s),
         )
@@ -144,7 +144,7 @@ class Subjects:
                 model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws
             )
         options: dict[str, Any] = {"engine": name, **workload.options.get(name, {})}
-        step = OrderedStep(model, workload.criterion, optimizer, rule=self._dial, **options)
+        step = OrderedStep(model, workload.criterion, optimizer, q=self._dial, **options)
         self.steps[name] = step
         if name == MEMORY:
             numbered = zip(batches, itertools.cycle(range(_BATCHES)))

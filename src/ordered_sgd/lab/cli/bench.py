@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.lab.cli.bench_distributed import distributed
 from ordered_sgd.lab.cli.bench_linear import linear
-from ordered_sgd.lab.cli.options import Counts, json_option, show
+from ordered_sgd.lab.cli.options import Counts, json_option, out_option, show
 
 if TYPE_CHECKING:
     from ordered_sgd.lab.bench.step_cost import BenchPlan, StepRow
@@ -41,13 +41,7 @@ command.add_command(distributed)
 @click.option("--rounds", type=int, default=11, show_default=True, help="Measurements of each step.")
 @click.option("--probe/--no-probe", default=True, help="Saved bytes, peak memory and compile seconds, or only speed.")
 @click.option("--resume", is_flag=True, help="Keep what the JSON file of --out holds, and measure the rest.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("bench-step"),
-    show_default=True,
-    help="JSON and figure files, without suffix.",
-)
+@out_option("bench-step", "JSON and figure files, without suffix.")
 @json_option
 def step(
     models: str | None,

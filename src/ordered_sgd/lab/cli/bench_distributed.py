@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.lab.cli.options import Counts, Q, json_option, show_record, write
+from ordered_sgd.lab.cli.options import Counts, Q, json_option, out_option, show_record, write
 
 RANKS = (2, 8, 64, 1024)  # for which the cost is computed: the first can be held against what was measured
 
@@ -23,13 +23,7 @@ RANKS = (2, 8, 64, 1024)  # for which the cost is computed: the first can be hel
 @click.option("--rounds", type=click.IntRange(min=2), default=11, show_default=True, help="Measurements of each step.")
 @click.option("--latency", type=float, default=None, help="Microseconds of a message, in place of those measured here.")
 @click.option("--bandwidth", type=float, default=None, help="Gigabytes a second, in place of those measured here.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("bench-distributed.json"),
-    show_default=True,
-    help="File for the record.",
-)
+@out_option("bench-distributed.json", "File for the record.")
 @json_option
 def distributed(
     models: str,

@@ -9,20 +9,14 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import check_choice
-from ordered_sgd.lab.cli.options import json_option, show_record, write
+from ordered_sgd.lab.cli.options import json_option, out_option, show_record, write
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--parts", default=None, help="Separated by commas, e.g. images,sparse; all if not given.")
 @click.option("--rounds", type=click.IntRange(min=2), default=7, show_default=True, help="Measurements of each.")
 @click.option("--target", type=float, default=8.0, show_default=True, help="Test error in percent to be reached.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("bench-linear.json"),
-    show_default=True,
-    help="File for the record.",
-)
+@out_option("bench-linear.json", "File for the record.")
 @json_option
 def linear(parts: str | None, rounds: int, target: float, out: Path, as_json: bool) -> None:
     """What an epoch costs the linear models.

@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Q, backend_options, json_option, show, write
+from ordered_sgd.lab.cli.options import Q, backend_options, given, json_option, out_option, show, write
 from ordered_sgd.lab.cli.progress import epoch_bar
 
+_WHERE = "osgd compare"
 _TUNED = ("digits", "semeion")  # small enough for a search of the rate by default
 
 
@@ -32,13 +33,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 @backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("compare.html"),
-    show_default=True,
-    help="The report, one HTML page.",
-)
+@out_option("compare.html", "The report, one HTML page.")
 @json_option
 def command(
     data: str,
@@ -72,48 +67,48 @@ def command(
     from ordered_sgd.lab.data.catalog import CATALOG
     from ordered_sgd.lab.experiments.backends import choose
     from ordered_sgd.lab.experiments.comparison import compare, runs_of
-    from ordered_sgd.lab.experiments.own import check_model
-    from ordered_sgd.lab.experiments.run import counted, problem_for, training_for
+    from ordered_sgd.lab.experiments.run import check_fit, counted, problem_for
     from ordered_sgd.lab.experiments.spec import ExperimentSpec
     from ordered_sgd.lab.experiments.store import Records
-    from ordered_sgd.lab.report.findings import summary, verdicts
+    from ordered_sgd.lab.report.findings import verdicts
     from ordered_sgd.lab.report.page import compare_page
+    from ordered_sgd.lab.report.summary import summary
 
     if not lr > 0:
-        raise ArgumentError(message("osgd compare", "--lr", "be positive", lr, "The paper's is 0.01."))
+        raise ArgumentError(message(_WHERE, "--lr", "be positive", lr, "The paper's is 0.01."))
     data, model, loss = _described(data, model)
     _check_out(out)
     base = ExperimentSpec(data=data, target=target, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine)
-    if engine == "memory":
+    if "recall" in base.engine_used.options:
         base = base.but(recall=recall)
-    base = counted(base)  # of a data set that is here in part
-    problem = problem_for(base)
-    # what does not fit together is refused before anything is trained
-    training = training_for(base.but(epochs=1), problem)
-    if problem.model is not None:
-        check_model(data, problem.model, next(iter(training.plain)).x[:2], len(problem.train.classes))
-    train, test, _ = problem
-    if data not in CATALOG:
-        base = base.but(fingerprint=problem.fingerprint)
-    tuned = data in _TUNED if tune is None else tune
+    elif given("recall") and not memory:
+        remedy = "Add --memory, or leave --recall out."
+        raise ArgumentError(message(_WHERE, "--recall", "be used with --memory or --engine memory", recall, remedy))
+    base = counted(base)  # a published set may be here only in part
     extra = [base.but(q=q) for q in qs]
     if adam:
         extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
     if memory:
         extra.append(base.but(engine="memory", recall=recall))
-        training_for(extra[-1].but(epochs=1), problem)  # refuses a recall that is none
+    problem = problem_for(base)
+    for spec in (base, *extra):
+        check_fit(spec, problem)
+    train, test, _ = problem
+    if data not in CATALOG:
+        base, *extra = (spec.but(fingerprint=problem.fingerprint) for spec in (base, *extra))
+    tuned = data in _TUNED if tune is None else tune
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
     total = runs_of(extra, trials=trials, tune=tuned) * epochs
     with (
         choose.backend(backend, records, address=address, workers=workers, again=force) as run_all,
-        epoch_bar("osgd compare", total, quiet=quiet) as run_all.progress,
+        epoch_bar(_WHERE, total, quiet=quiet) as run_all.progress,
     ):
         records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
-    # what was found comes first: it is not lost when the page cannot be written
+    # Print first: the findings must not be lost if the page cannot be written.
     if as_json:
         show(rows, title="", as_json=True)
     else:
@@ -124,28 +119,20 @@ def command(
 
 
 def _described(data: str, model: str) -> tuple[str, str, Any]:
-    """Data, model and loss for the spec: a file by its whole path, and a function as the model that it makes."""
+    """Data, model and loss for the spec: a file by its absolute path; a function also names the model it returns."""
     from ordered_sgd.lab.data.custom import SUFFIXES
     from ordered_sgd.lab.experiments.own import is_function
 
     suffix = Path(data).suffix.lower()
-    if _given("target") and suffix not in (".csv", ".parquet"):
-        rule = "stand with a CSV or Parquet file"
-        raise ArgumentError(message("osgd compare", "--target", rule, f"--data {data}", "Leave --target out."))
+    if given("target") and suffix not in (".csv", ".parquet"):
+        rule = "be used with a CSV or Parquet file"
+        raise ArgumentError(message(_WHERE, "--target", rule, f"--data {data}", "Leave --target out."))
     if is_function(data):
-        if _given("model"):
-            remedy = "Leave --model out: the function makes the model."
-            raise ArgumentError(
-                message("osgd compare", "--model", "stand without a function", f"--data {data}", remedy)
-            )
+        if given("model"):
+            remedy = "Leave --model out: the function returns the model."
+            raise ArgumentError(message(_WHERE, "--model", "be used without a function", f"--data {data}", remedy))
         return data, data, "cross-entropy"
     return str(Path(data).resolve()) if suffix in SUFFIXES else data, model, _loss(model)
-
-
-def _given(name: str) -> bool:
-    """Whether an option stands on the command line."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is not click.core.ParameterSource.DEFAULT
 
 
 def _check_out(path: Path) -> None:
@@ -157,69 +144,26 @@ def _check_out(path: Path) -> None:
             pass
     except OSError as error:
         rule, got, remedy = "be a file that can be written", f"{path} ({error.strerror})", "Name another one."
-        raise ArgumentError(message("osgd compare", "--out", rule, got, remedy)) from error
+        raise ArgumentError(message(_WHERE, "--out", rule, got, remedy)) from error
     if new:
         path.unlink()
 
 
 def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None:
     """The sentences and the tables, for people."""
+    from ordered_sgd.lab.report.summary import COSTS, ERRORS, MEMORY, remembered, shown
+
     for sentence in found:
         click.echo(sentence)
-    show(error_table(rows), title=f"test error in percent, {of}", as_json=False)
+    show(shown(rows, ERRORS), title=f"test error in percent, {of}", as_json=False)
     title = (
         "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
     )
-    show(cost_table(rows), title=title, as_json=False)
-    if remembering := memory_table(rows):
+    show(shown(rows, COSTS), title=title, as_json=False)
+    if remembering := remembered(rows):
         title = "engine with a memory: share of samples scored, and of the q largest losses found in the last epoch"
-        show(remembering, title=title, as_json=False)
+        show(shown(remembering, MEMORY), title=title, as_json=False)
 
 
 def _loss(model: str) -> Any:
     return "hinge-sum" if model == "svm" else "binary" if model.startswith("figure1") else "cross-entropy"
-
-
-def error_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Last and best epoch of every arm, and its difference from the first one."""
-    from ordered_sgd.lab.report.findings import interval, spread
-
-    return [
-        {
-            "method": row["method"],
-            "last": spread(row["error"], row["std"], row["diverged"], row["seeds"]),
-            "best": spread(row["best_error"], row["best_std"]),
-            "against sgd": interval(row["difference"], row["half_width"]),
-            "improvement": "" if row["improvement"] is None else f"{round(row['improvement'], 1) + 0:.1f} %",
-        }
-        for row in rows
-    ]
-
-
-def cost_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Cross-entropy, calibration error, seconds and samples of every arm."""
-    return [
-        {
-            "method": row["method"],
-            "entropy": _number(row["cross_entropy"], 3),
-            "scaled": _number(row["cross_entropy_scaled"], 3),
-            "calib.": _number(row["calibration_error"], 3),
-            "s/epoch": _number(row["seconds_per_epoch"], 3),
-            "s to sgd": f"{_number(row['seconds_to_error'], 2)} ({row['reached']}/{row['seeds']})",
-            "backprop.": "" if row["backpropagated"] is None else f"{100 * row['backpropagated']:.0f} %",
-        }
-        for row in rows
-    ]
-
-
-def memory_table(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Of the arms whose engine has a memory: the share of samples that was scored, and the recall of the last epoch."""
-    return [
-        {"method": row["method"], "scored": f"{100 * row['scored']:.0f} %", "recall": _number(row["recall"], 3)}
-        for row in rows
-        if row["scored"] is not None
-    ]
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

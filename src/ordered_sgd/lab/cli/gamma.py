@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Counts, Q, json_option, show
+from ordered_sgd.lab.cli.options import Counts, Q, json_option, out_option, show
 from ordered_sgd.rules import resolve_q
 
 MOST = 10**8  # samples: all weights are in memory
@@ -39,13 +39,7 @@ def summary(n: int, s: int, q: int) -> dict[str, Any]:
 @click.option("--s", type=int, default=None, help="Samples in a mini-batch.")
 @click.option("--q", type=Q(), default=None, help="Samples kept of it: a count, or a share such as 0.25.")
 @click.option("--figure2", is_flag=True, help="The paper's Figure 2: three panels in one file.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("gamma"),
-    show_default=True,
-    help="Figure files, without suffix.",
-)
+@out_option("gamma", "Figure files, without suffix.")
 @click.option("--no-figure", is_flag=True, help="Only the numbers.")
 @json_option
 def command(
@@ -58,7 +52,7 @@ def command(
     """
     given = [ns, s, q]
     if figure2 and any(value is not None for value in given):
-        raise click.UsageError("--figure2 must stand without --n, --s and --q; got both.")
+        raise click.UsageError("--figure2 must be used without --n, --s and --q; got both.")
     if not figure2 and any(value is None for value in given):
         raise click.UsageError("--n, --s and --q must be given together; got fewer. For the paper's figure: --figure2.")
     from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma

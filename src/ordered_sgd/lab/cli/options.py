@@ -47,6 +47,11 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
 
 
+def out_option(name: str, words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--out``, by default a file of this name in the present folder."""
+    return click.option("--out", type=click.Path(path_type=Path), default=Path(name), show_default=True, help=words)
+
+
 def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where runs are carried out: the options of the commands that train."""
     for option in (
@@ -58,6 +63,13 @@ def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def given(*names: str) -> list[str]:
+    """The options among these parameters that were given on the command line, as they are spelled there."""
+    context = click.get_current_context()
+    typed = [name for name in names if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    return [param.opts[0] for param in context.command.params if param.name in typed]
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> None:

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import json_option, show, write
+from ordered_sgd.lab.cli.options import json_option, out_option, show, write
 
 if TYPE_CHECKING:
-    from ordered_sgd.lab.report.sections import Section
+    from ordered_sgd.lab.report.page import Section
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True, help="The HTML page."
-)
+@out_option("report.html", "The HTML page.")
 @click.option(
     "--markdown", "document", type=click.Path(path_type=Path), default=None, help="Also the tables as Markdown."
 )

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.lab.cli.options import backend_options, json_option, show
+from ordered_sgd.lab.cli.options import backend_options, given, json_option, show
 from ordered_sgd.lab.cli.progress import epoch_bar
 
 if TYPE_CHECKING:
-    from ordered_sgd.lab.experiments.recipes import Protocol
+    from ordered_sgd.lab.experiments.recipes import Protocol, RecipeRow
     from ordered_sgd.lab.experiments.requests import Request
 
 _WHERE = "osgd reproduce"
@@ -37,9 +37,7 @@ _WORDS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @json_option
-@click.pass_context
 def command(
-    context: click.Context,
     name: str | None,
     wanted: str | None,
     trials: int,
@@ -74,13 +72,13 @@ def command(
         if not only_list:
             remedy = "See them all: osgd reproduce --list"
             raise ArgumentError(message(_WHERE, "EXHIBIT", "be named", "none", remedy))
-        if given := _given(context, _SIZES):
+        if typed := given(*_SIZES):
             remedy = "Name one table or figure to see it smaller."
-            raise ArgumentError(message(_WHERE, "EXHIBIT", f"be named with {given[0]}", "none", remedy))
+            raise ArgumentError(message(_WHERE, "EXHIBIT", f"be named with {typed[0]}", "none", remedy))
         _show_list(preset(protocol, **turned), rows, trials, as_json)
         return
     if name == _ALL:
-        _check_alone(context)
+        _check_alone()
         requests = RESULTS
     else:
         requests = (Request(name, rows, trials, protocol, turned, epochs, train_size, width),)
@@ -122,23 +120,16 @@ def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told:
     return [cell for one in results for cell in cells(one, shown.number)]
 
 
-def _check_alone(context: click.Context) -> None:
+def _check_alone() -> None:
     """Refuse options that would make `results` something else than RESULTS.md."""
-    if given := _given(context, _OF_ONE):
+    if typed := given(*_OF_ONE):
         remedy = "Name one table or figure to change it."
-        raise ArgumentError(message(_WHERE, _ALL, "stand without other choices", given[0], remedy))
-
-
-def _given(context: click.Context, names: Sequence[str]) -> list[str]:
-    """Those of the parameters that were typed, as options."""
-    typed = [name for name in names if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
-    option = {"wanted": "--rows", "switches": "--switch"}
-    return [option.get(name, f"--{name.replace('_', '-')}") for name in typed]
+        raise ArgumentError(message(_WHERE, _ALL, "be used without other options", typed[0], remedy))
 
 
 def _check_sizes(request: "Request") -> None:
     """Refuse a size that no row reaches, and tell of rows that stay whole because they are below it."""
-    from ordered_sgd.lab.experiments.recipes.work import train_samples
+    from ordered_sgd.lab.experiments.recipes.shrink import train_samples
 
     rows = replace(request, epochs=None, train_size=None, width=None).shown().rows
     specs = {row.id: next(iter(row.arms.values())) for row in rows}
@@ -185,46 +176,41 @@ def _value(switch: str, text: str) -> Any:
 
 
 def _show_list(protocol: "Protocol", wanted: Sequence[str], trials: int, as_json: bool) -> None:
-    from ordered_sgd.lab.experiments.recipes import list_rows
+    from ordered_sgd.lab.experiments.recipes.listing import list_rows
 
-    listed = list_rows(protocol, trials)
+    listed = list_rows(protocol)
     for name in wanted:
-        if not any(fnmatchcase(row.id, name) for row in listed):
+        if not any(fnmatchcase(row.id, name) for _, row in listed):
             remedy = "See them all: osgd reproduce --list"
             raise ArgumentError(message(_WHERE, "--rows", "be ids or patterns of rows", repr(name), remedy))
-    speed = _speed()
-    lines = [
-        {"exhibit": row.exhibit, "row": row.id, "runs": row.runs, "hours": row.work / speed / 3600}
-        for row in listed
+    picked = [
+        ({"exhibit": exhibit}, row, trials)
+        for exhibit, row in listed
         if not wanted or any(fnmatchcase(row.id, name) for name in wanted)
     ]
-    _show_times(lines, f"protocol {protocol.name}, {trials} seeds; ", as_json)
+    _show_times(picked, f"protocol {protocol.name}, {trials} seeds; ", as_json)
     if not as_json and not wanted:
         click.echo("note: Figure 2 needs no training: osgd gamma --figure2", err=True)
 
 
 def _show_rows(requests: Sequence["Request"], as_json: bool) -> None:
-    from ordered_sgd.lab.experiments.recipes import row_work
-
-    speed = _speed()
-    lines = [
-        {
-            "exhibit": one.exhibit,
-            "protocol": one.how.name,
-            "row": row.id,
-            "runs": one.trials * row.runs,
-            "hours": one.trials * row_work(row) / speed / 3600,
-        }
+    picked = [
+        ({"exhibit": one.exhibit, "protocol": one.how.name}, row, one.trials)
         for one in requests
         for row in one.shown().rows
     ]
-    _show_times(lines, "", as_json)
+    _show_times(picked, "", as_json)
 
 
-def _show_times(lines: Sequence[dict[str, Any]], of: str, as_json: bool) -> None:
-    """Print lines with hours: as they are for machines, in a unit that fits for people."""
-    for line in [] if as_json else lines:
-        line["time"] = _duration(line.pop("hours"))
+def _show_times(picked: Sequence[tuple[Mapping[str, str], "RecipeRow", int]], of: str, as_json: bool) -> None:
+    """Print rows with their runs and hours for so many trials; for people in a unit that fits."""
+    from ordered_sgd.lab.experiments.recipes.listing import row_work
+
+    speed, lines = _speed(), []
+    for head, row, trials in picked:
+        hours = trials * row_work(row) / speed / 3600
+        spent = {"hours": hours} if as_json else {"time": _duration(hours)}
+        lines.append({**head, "row": row.id, "runs": trials * row.runs, **spent})
     show(lines, title=f"{of}time of one core on this machine, roughly", as_json=as_json)
 
 

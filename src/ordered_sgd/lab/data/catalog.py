@@ -1,4 +1,4 @@
-"""The data sets that `load` knows by name: their files, where those come from, and what they must hold."""
+"""The data sets that `load` knows by name: their files, sources and contents."""
 
 import os
 from collections.abc import Mapping
@@ -12,11 +12,20 @@ from ordered_sgd.lab.data.dataset import Split
 
 @dataclass(frozen=True)
 class Download:
-    """A published file: its official address and mirrors, and how to know that it arrived whole.
+    """A published file: its addresses, and how to verify it.
 
-    `path` is relative to the data root, in torchvision's layout. `checksum` reads ``"md5:..."`` or ``"sha256:..."``, as
-    its makers publish it. A tar archive names the members to take out (paths relative to the root); it is removed
-    once they are out.
+    Parameters
+    ----------
+    path : str
+        Path relative to the data root, in torchvision's layout.
+    urls : tuple of str
+        Official address, then mirrors.
+    checksum : str
+        ``"md5:..."`` or ``"sha256:..."``, as published.
+    size : int
+        Size in bytes.
+    members : mapping, default={}
+        Files to extract from a tar archive: path relative to the root -> checksum. The archive is then deleted.
     """
 
     path: str
@@ -28,7 +37,25 @@ class Download:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set by name: what it is, its terms, and its files."""
+    """A named data set: its contents, terms and files.
+
+    Parameters
+    ----------
+    name : str
+        Name for `load`.
+    title : str
+        Name for people.
+    classes : tuple of str
+        Names of the classes.
+    shape : tuple of int
+        Shape of one sample: (channels, height, width) or (features,).
+    counts : mapping
+        Number of samples in the published set, by split.
+    licence : str
+        Terms of use.
+    downloads : tuple of Download, default=()
+        Files to download; empty for generated data.
+    """
 
     name: str
     title: str
@@ -40,15 +67,15 @@ class Entry:
 
 
 def data_root() -> Path:
-    """The folder of data files: ``ORDERED_SGD_DATA``, else the platform's cache folder. Read at every call."""
+    """The folder of data files: ``ORDERED_SGD_DATA``, read at every call, or the platform's cache folder."""
     given = os.environ.get("ORDERED_SGD_DATA")
     return Path(given).expanduser() if given else platformdirs.user_cache_path("ordered-sgd") / "data"
 
 
 def places(path: str) -> tuple[str, ...]:
-    """The paths below the root at which a file of the catalog may lie, its own first.
+    """Possible paths of a catalog file below the root, its own first.
 
-    Files of Semeion and SVHN may lie in the root itself, and IDX files may be unpacked.
+    Files of Semeion and SVHN may be in the root itself, and IDX files may be unpacked.
 
     >>> places("svhn/test_32x32.mat")
     ('svhn/test_32x32.mat', 'test_32x32.mat')
@@ -65,7 +92,7 @@ def places(path: str) -> tuple[str, ...]:
 
 
 def find(root: Path, path: str) -> Path | None:
-    """The first of the `places` of a file at which there is one."""
+    """The first of the `places` of a file that exists, or None."""
     return next((root / place for place in places(path) if (root / place).exists()), None)
 
 

@@ -1,4 +1,4 @@
-"""`Dataset`: samples and labels in memory, and what must be said about them."""
+"""`Dataset`: samples and labels in memory, with their origin and terms."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -14,24 +14,24 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples, labels, and what must be said about them wherever something is computed from them.
+    """Samples and labels in memory, with the origin and terms that results must state.
 
     Parameters
     ----------
-    x
-        Images (n, channels, height, width) uint8, or a table (n, features) of float32 or float64.
-    y
-        Class numbers (n,) int64; float for regression.
-    classes
-        Name of every class; empty for regression.
-    name
-        ``"cifar10"``; for a user's own data the file's name or ``"arrays"``.
-    split
-        ``"train"`` or ``"test"``.
-    missing
-        What of the published set is not here, ``"40,000 of 50,000 training samples"``; empty when it is whole.
-    licence
-        Terms of the collection, as its makers state them.
+    x : ndarray
+        Images of shape (n, channels, height, width) in uint8, or a table of shape (n, features) in float32 or float64.
+    y : ndarray of shape (n,)
+        Class numbers in int64, or floats for regression.
+    classes : tuple of str
+        Names of the classes; empty for regression.
+    name : str
+        ``"cifar10"`` for example; for a user's own data the file name or ``"arrays"``.
+    split : {"train", "test"}, default="train"
+        Part of the data set.
+    missing : str, default=""
+        What is missing from the published set, such as ``"40,000 of 50,000 training samples"``; empty if complete.
+    licence : str, default=""
+        Terms of the collection, as stated by its authors.
 
     Examples
     --------
@@ -58,12 +58,12 @@ class Dataset:
 
     @property
     def partial(self) -> bool:
-        """Whether some of the published set is not here."""
+        """Whether part of the published set is missing."""
         return bool(self.missing)
 
     @property
     def label(self) -> str:
-        """The name to print: it says what is missing."""
+        """The name to print, including what is missing."""
         return f"{self.name} (partial: without {self.missing})" if self.partial else self.name
 
     @property
@@ -73,7 +73,7 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with the samples, the labels or their order."""
+        """Hash of the samples and labels in their order, twelve hexadecimal digits."""
         found = hashlib.sha256()
         for array in (self.x, self.y):
             found.update(f"{array.dtype} {array.shape}".encode())

@@ -1,4 +1,4 @@
-"""Mini-batches from memory: the whole set on the device, and a few operations a batch."""
+"""Mini-batches from memory: the whole data set on the device, and a few operations per batch."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,17 @@ ORDERS: tuple[Order, ...] = ("epoch", "algorithm", "stored")
 
 
 class Batch(NamedTuple):
-    """Samples, labels, and the samples' positions in the data set, all on the source's device."""
+    """A mini-batch on the source's device.
+
+    Attributes
+    ----------
+    x : Tensor of shape (s, ...)
+        Samples.
+    y : Tensor of shape (s,) or (s, classes)
+        Labels; with mixup, mixed one-hot labels.
+    indices : Tensor of shape (s,)
+        Positions of the samples in the data set.
+    """
 
     x: Tensor
     y: Tensor
@@ -31,32 +41,31 @@ class Batch(NamedTuple):
 class BatchSource:
     """Mini-batches of a data set held in memory: ``for x, y, indices in source`` is one epoch.
 
-    Any `torch.utils.data.DataLoader` does in its place, without the indices: write ``for x, y, *_ in source`` for both.
-    One pass runs at a time; a pass that was left early is not taken up again, except by `load_state_dict`.
+    A `torch.utils.data.DataLoader` can replace it, without the indices: ``for x, y, *_ in source`` works for both. Only
+    one pass runs at a time; a pass that ended early is not resumed, except by `load_state_dict`.
 
     Parameters
     ----------
-    dataset
-        Bytes are scaled to [0, 1] in float32, other numbers converted to float32 as they are.
-    s
+    dataset : Dataset
+        Data set. Bytes are scaled to [0, 1] in float32, other numbers converted to float32 unchanged.
+    s : int
         Batch size, at most the number of samples. The last batch of an epoch may be smaller.
-    rng
-        A seed, or a NumPy generator that is left to the source. The order of the samples is what `ordered_sgd.batches`
-        draws from it; augmentation draws from a generator spawned from it and does not disturb the order. No global
-        generator is used.
-    order
-        ``"epoch"`` shuffles all samples; ``"algorithm"`` draws every batch anew, without replacement within it, as
-        Algorithm 1 does, and an epoch is as many batches as a shuffle would give; ``"stored"`` takes them as they are.
-    augment
-        Random changes of images, in this order; `Erase` comes after scaling, all others before it. For a `PadCrop` at
-        the beginning the set is held with borders of zeros (`Bordered`), a quarter more memory for CIFAR-10.
-    scale
-        Mean and standard deviation of every channel of an image in [0, 1], or of every column of a table.
-    mixup
-        Mix samples in pairs. `y` is then the mixed one-hot labels, shape (s, classes), which
-        ``nn.CrossEntropyLoss(reduction="none")`` accepts; `indices` name the first of each pair.
-    device
-        Where the set is held and the batches are made.
+    rng : int or numpy.random.Generator
+        A seed, or a generator that only the source uses. `ordered_sgd.batches` draws the order of the samples from it;
+        augmentation uses a generator spawned from it and does not change the order. No global generator is used.
+    order : {"epoch", "algorithm", "stored"}, default="epoch"
+        ``"epoch"`` shuffles all samples. ``"algorithm"`` draws each batch independently, without replacement within
+        the batch, as Algorithm 1 does; an epoch has as many batches as with a shuffle. ``"stored"`` does not shuffle.
+    augment : sequence of Augmentation, default=()
+        Random changes of images, in this order; `Erase` comes after scaling, all others before it. With a `PadCrop`
+        first, the set is stored with borders of zeros (`Bordered`), a quarter more memory for CIFAR-10.
+    scale : tuple of two sequences of float or None, default=None
+        Mean and standard deviation of each channel of an image in [0, 1], or of each column of a table.
+    mixup : Mixup or None, default=None
+        Mix samples in pairs. `y` then holds the mixed one-hot labels, shape (s, classes), which
+        ``nn.CrossEntropyLoss(reduction="none")`` accepts; `indices` name the first sample of each pair.
+    device : str or torch.device, default="cpu"
+        Where the data set is stored and the batches are made.
 
     Examples
     --------
@@ -105,7 +114,7 @@ class BatchSource:
         order: Order = "epoch",
         device: str | torch.device = "cpu",
     ) -> "BatchSource":
-        """A source that scales and augments as a recipe says: test images only if it says so, and never mixed.
+        """A source that scales and augments as a recipe says: test images only if it says so, and never with mixup.
 
         >>> from ordered_sgd.lab.data.protocol import recipe
         >>> blank = Dataset(np.zeros((5, 3, 32, 32), np.uint8), np.zeros(5, np.int64), ("a", "b"), "blank", "test")
@@ -126,11 +135,11 @@ class BatchSource:
         )
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches per epoch."""
         return -(-len(self.dataset) // self.s)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One epoch, or what was left of it when the state was saved that has just been loaded."""
+        """One epoch, or after `load_state_dict` the rest of the saved one."""
         if not self._continues:
             self._start, self._position = _state(self._rng), 0
         self._continues = False
@@ -139,17 +148,17 @@ class BatchSource:
         return self._feed(itertools.islice(batches, self._position, None), self._pass)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the source is: numbers and strings alone, so that ``torch.load(..., weights_only=True)`` reads it.
+        """The state as numbers and strings, which ``torch.load(..., weights_only=True)`` can read.
 
-        Between two batches of a pass too: the pass that follows `load_state_dict` gives exactly the batches that were
-        still to come, and may be empty after the last one.
+        It can also be saved between two batches: the pass after `load_state_dict` then gives exactly the remaining
+        batches, and none after the last one.
         """
         start = _state(self._rng) if self._start is None else self._start
         where = {"position": self._position, "rng": start, "changes": _state(self._changes)}
         return {**self._identity(), **where}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where `state_dict` left off; a pass that is under way ends."""
+        """Continue from a `state_dict`; a running pass ends."""
         for name, own in self._identity().items():
             if state[name] != own:
                 remedy = "Build the source as the saved one was built."
@@ -163,7 +172,7 @@ class BatchSource:
         self._pass += 1
 
     def _identity(self) -> dict[str, Any]:
-        """What a saved state and the source that loads it must have in common."""
+        """Properties that a saved state and the source that loads it must share."""
         generator = type(self._rng.bit_generator).__name__
         return {"n": len(self.dataset), "s": self.s, "order": self.order, "generator": generator}
 
@@ -196,7 +205,7 @@ class BatchSource:
 
 
 class _Samples:
-    """The samples on the device; a batch of them is gathered, changed and scaled."""
+    """The samples on the device, gathered, augmented and scaled batch by batch."""
 
     def __init__(
         self,
@@ -220,7 +229,7 @@ class _Samples:
         self.numbers = cropping, count_numbers(self.before), count_numbers(self.after)
 
     def take(self, positions: NDArray[np.int64], indices: Tensor, rng: np.random.Generator) -> Tensor:
-        """The samples at these positions, which `indices` repeats on the device."""
+        """The samples at these positions; `indices` are the same positions on the device."""
         cropping, before, after = self.numbers
         u = rng.random((len(positions), cropping + before + after))
         if isinstance(self.stored, Bordered):
@@ -239,7 +248,7 @@ class _Samples:
 def _scaling(
     scale: tuple[Sequence[float], Sequence[float]] | None, x: Tensor
 ) -> tuple[Tensor | None, Tensor | float | None]:
-    """What is subtracted from samples, and what they are multiplied by then; bytes go to [0, 1] by the same two."""
+    """Shift and factor of the samples, which also scale bytes to [0, 1]."""
     top = 255 if x.dtype == torch.uint8 else 1
     if scale is None:
         return None, 1 / top if top > 1 else None

@@ -54,7 +54,7 @@ class Baseline:
         self.losses[index[rows]] = found
         losses = remembered.index_copy(0, rows, found)
         losses = torch.where(losses.isfinite(), losses, found.mean())
-        return StepRecord(rows.shape[0], s, record.engine, losses, rows, None, None, scored=rows)
+        return StepRecord(rows.shape[0], s, record.engine, losses, rows, None, None)
 
     def _choose(self, remembered: Tensor, epoch: int) -> Picked:
         if self.spec.method == "last-losses":

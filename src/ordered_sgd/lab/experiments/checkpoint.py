@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ordered_sgd.errors import RecordError, message
+from ordered_sgd.errors import RecordError, first_line, message
 
 _SUM = hashlib.sha256().digest_size  # bytes at the end of the file: torch does not notice a changed weight by itself
 
@@ -55,4 +55,4 @@ def _reason(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__context__
-    return str(error).splitlines()[0]
+    return first_line(error)

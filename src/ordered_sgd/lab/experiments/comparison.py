@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from ordered_sgd.lab.experiments.epoch import EpochRow
-from ordered_sgd.lab.experiments.spec import ExperimentSpec, Method
+from ordered_sgd.lab.experiments.spec import PAPER_RULE, ExperimentSpec, Method
 from ordered_sgd.lab.experiments.store import Run
 
 GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # learning rates that are tried for "best rate"
@@ -149,4 +149,5 @@ def _replayed(ordered: Sequence[Run], run_all: RunAll) -> tuple[Run, ...]:
 def replay_of(run: Run, method: Method = "random") -> ExperimentSpec:
     """The spec of the control of an ordered run by this method; of a run that diverged, as far as it got."""
     path = tuple((row.q, row.lr) for row in run.rows)
-    return run.spec.but(method=method, q=None, path=path, epochs=len(path))
+    unfixed = {} if run.spec.fixed_q is None else {"q": PAPER_RULE}  # the path takes the place of a fixed q
+    return run.spec.but(method=method, path=path, epochs=len(path), **unfixed)

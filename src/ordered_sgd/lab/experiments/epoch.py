@@ -1,11 +1,6 @@
 """What is recorded of an epoch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from ordered_sgd import theory
-from ordered_sgd.diagnostics.calibration import best_temperature, calibration_error, cross_entropy
-from ordered_sgd.lab.experiments.evaluate import Scores
 
 
 @dataclass(frozen=True)
@@ -59,53 +54,3 @@ class EpochRow:
     diverged: bool = False
     scored: int | None = None
     recall: float | None = None
-
-
-def epoch_row(
-    epoch: int,
-    *,
-    q: int,
-    s: int,
-    lr: float,
-    engine: str,
-    accuracy: float | None,
-    sums: Mapping[str, float],
-    train: Scores | None,
-    test: Scores,
-) -> EpochRow:
-    """The row of an epoch from its sums over batches and the scores of both sets at its end."""
-    return EpochRow(
-        epoch=epoch,
-        q=q,
-        lr=lr,
-        engine=engine,
-        seconds=sums["seconds"],
-        cpu_seconds=sums["cpu_seconds"],
-        samples=round(sums["samples"]),
-        backpropagated=round(sums["backpropagated"]),
-        train_accuracy=accuracy,
-        running_loss=sums["loss"] / sums["samples"],
-        running_ordered_loss=sums["ordered_loss"] / sums["backpropagated"],
-        train_loss=None if train is None else float(train.losses.mean(dtype="float64")),
-        ordered_risk=None if train is None else theory.ordered_risk(train.losses, s, q),
-        test_error=test.error,
-        test_loss=float(test.losses.mean(dtype="float64")),
-        test_cross_entropy=cross_entropy(test.scores, test.y),
-        test_cross_entropy_scaled=scaled_cross_entropy(test),
-        calibration_error=calibration_error(test.scores, test.y),
-        scored=round(sums["scored"]) if "scored" in sums else None,
-        recall=sums["found"] / sums["measured"] if sums.get("measured") else None,
-    )
-
-
-def scaled_cross_entropy(scored: Scores) -> float | None:
-    """Cross-entropy with a temperature that was fitted on the other half of the set: even on odd samples, and back."""
-    scores, y = scored.scores, scored.y
-    if len(y) < 2:
-        return None
-    halves = [(scores[i::2], y[i::2]) for i in (0, 1)]
-    parts = [
-        cross_entropy(*judged, temperature=best_temperature(*fitted)) * len(judged[1])
-        for judged, fitted in (halves, halves[::-1])
-    ]
-    return sum(parts) / len(y)

@@ -1,6 +1,7 @@
 """What a model is worth: errors and losses over a whole set, in evaluation mode."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ordered_sgd import theory
+from ordered_sgd.diagnostics.calibration import best_temperature, calibration_error, cross_entropy
 from ordered_sgd.engines.auto import convolves_channels_last
 from ordered_sgd.hinge import multiclass_hinge
 from ordered_sgd.lab.data.source import Batch
+from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.spec import Loss
 
 AT_ONCE = 128  # samples: what a convolution makes of more does not stay in the processor's caches
@@ -55,6 +59,41 @@ def scores_of(model: nn.Module, source: Iterable[Batch], criterion: Callable[[Te
 def two_columns(outputs: Tensor) -> Tensor:
     """Class scores (n, classes); one score a of a binary classifier stands for (0, a)."""
     return torch.stack([torch.zeros_like(outputs), outputs], dim=1) if outputs.dim() == 1 else outputs
+
+
+def measured(row: EpochRow, sums: Mapping[str, float], train: Scores | None, test: Scores, *, s: int) -> EpochRow:
+    """The row of an epoch with its numbers, from sums over batches of s and the scores of both sets at its end."""
+    return replace(
+        row,
+        seconds=sums["seconds"],
+        cpu_seconds=sums["cpu_seconds"],
+        samples=round(sums["samples"]),
+        backpropagated=round(sums["backpropagated"]),
+        running_loss=sums["loss"] / sums["samples"],
+        running_ordered_loss=sums["ordered_loss"] / sums["backpropagated"],
+        train_loss=None if train is None else float(train.losses.mean(dtype="float64")),
+        ordered_risk=None if train is None else theory.ordered_risk(train.losses, s, row.q),
+        test_error=test.error,
+        test_loss=float(test.losses.mean(dtype="float64")),
+        test_cross_entropy=cross_entropy(test.scores, test.y),
+        test_cross_entropy_scaled=scaled_cross_entropy(test),
+        calibration_error=calibration_error(test.scores, test.y),
+        scored=round(sums["scored"]) if "scored" in sums else None,
+        recall=sums["found"] / sums["measured"] if sums.get("measured") else None,
+    )
+
+
+def scaled_cross_entropy(scored: Scores) -> float | None:
+    """Cross-entropy with a temperature that was fitted on the other half of the set: even on odd samples, and back."""
+    scores, y = scored.scores, scored.y
+    if len(y) < 2:
+        return None
+    halves = [(scores[i::2], y[i::2]) for i in (0, 1)]
+    parts = [
+        cross_entropy(*judged, temperature=best_temperature(*fitted)) * len(judged[1])
+        for judged, fitted in (halves, halves[::-1])
+    ]
+    return sum(parts) / len(y)
 
 
 def criterion_for(loss: Loss, *, mixed: bool = False) -> Callable[[Tensor, Tensor], Tensor]:

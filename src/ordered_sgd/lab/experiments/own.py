@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.errors import ArgumentError, OrderedSGDError, message
+from ordered_sgd.errors import ArgumentError, OrderedSGDError, first_line, message
 from ordered_sgd.lab.data.custom import held_out
 from ordered_sgd.lab.data.dataset import Dataset
 
@@ -113,8 +113,8 @@ def check_model(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
 
 def _told(error: Exception) -> str:
     """Type and text of an error in one line."""
-    text = " ".join(str(error).split()).rstrip(".")[:_LONGEST]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name, text = type(error).__name__, first_line(error, _LONGEST)
+    return name if text == name else f"{name}: {text}"
 
 
 def _function(name: str) -> Callable[[], Any]:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
-from ordered_sgd.rules import RULES, AccuracyRule, FixedQ, Need, Observed, Rule
+from ordered_sgd.rules import AccuracyRule, FixedQ, Need, Observed, Rule, as_rule
 
+EVALUATE = 1000  # samples in a batch for evaluation
 HIDDEN_RULE_FROM = 0.995  # training accuracy at which the authors' scripts lower the rate, once
 
 
@@ -49,12 +50,9 @@ def rule_for(spec: ExperimentSpec) -> Rule:
         return FixedQ(1.0)  # the baselines choose beforehand
     if spec.path:
         return Replay(tuple(q for q, _ in spec.path))
-    if spec.q is not None:
-        return FixedQ(spec.q)
-    if spec.counts:
+    if spec.counts and spec.fixed_q is None:
         return CountsRule()
-    (rule,) = (rule for rule in RULES if rule.__name__ == spec.rule)
-    return rule(**dict(spec.rule_options))
+    return as_rule(spec.q, "ExperimentSpec")
 
 
 def learning_rate(spec: ExperimentSpec, epoch: int, *, decayed: bool) -> float:

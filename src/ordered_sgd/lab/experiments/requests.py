@@ -6,7 +6,9 @@ from typing import Any
 
 from ordered_sgd.errors import RecordError, message
 from ordered_sgd.lab.experiments.comparison import Arm, RunAll, lowest, replay_of
-from ordered_sgd.lab.experiments.recipes import TRIALS, Exhibit, Protocol, RecipeRow, exhibit, preset
+from ordered_sgd.lab.experiments.recipes.exhibit import TRIALS, Exhibit, RecipeRow, Reproduced
+from ordered_sgd.lab.experiments.recipes.listing import exhibit
+from ordered_sgd.lab.experiments.recipes.protocols import Protocol, preset
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Run
 
@@ -69,18 +71,6 @@ class Request:
         return replace(whole, rows=tuple(rows))
 
 
-@dataclass(frozen=True)
-class Reproduced:
-    """A row of an exhibit and its runs: the arms of the recipe, then the random controls."""
-
-    row: RecipeRow
-    arms: tuple[Arm, ...]
-
-    def arm(self, name: str) -> Arm:
-        """The arm of that name."""
-        return next(arm for arm in self.arms if arm.name == name)
-
-
 def reproduce(rows: Sequence[RecipeRow], run_all: RunAll, *, trials: int) -> list[Reproduced]:
     """The runs of rows, over seeds 0, 1, ...: a search for the rate where a row has one, the arms, the controls."""
     settled = [_at_picked_rate(row, run_all, trials) for row in rows]
@@ -88,19 +78,15 @@ def reproduce(rows: Sequence[RecipeRow], run_all: RunAll, *, trials: int) -> lis
     found = {run.spec: run for run in run_all(wanted)}
     results = []
     for row in settled:
-        arms = [
-            Arm(name, tuple(found[spec.but(seed=seed)] for seed in range(trials))) for name, spec in row.arms.items()
-        ]
-        results.append(Reproduced(row, tuple(arms)))
-    controls = [
-        replay_of(run, method)
-        for one in results
-        for method in one.row.repeated
-        for name in one.row.controls
-        for run in one.arm(name).runs
-    ]
-    repeated = {run.spec: run for run in run_all(controls)}
-    return [_with_controls(one, repeated) for one in results]
+        specs = {name: [spec.but(seed=seed) for seed in range(trials)] for name, spec in row.arms.items()}
+        results.append(Reproduced(row, _arms(specs, found)))
+    wanted = [spec for one in results for specs in _controls(one).values() for spec in specs]
+    found = {run.spec: run for run in run_all(wanted)}
+    return [replace(one, arms=one.arms + _arms(_controls(one), found)) for one in results]
+
+
+def _arms(specs: Mapping[str, Sequence[ExperimentSpec]], found: Mapping[ExperimentSpec, Run]) -> tuple[Arm, ...]:
+    return tuple(Arm(name, tuple(found[spec] for spec in own)) for name, own in specs.items())
 
 
 def _at_picked_rate(row: RecipeRow, run_all: RunAll, trials: int) -> RecipeRow:
@@ -112,13 +98,11 @@ def _at_picked_rate(row: RecipeRow, run_all: RunAll, trials: int) -> RecipeRow:
     return replace(row.at_rate(rate), notes=(*row.notes, f"The rate that was picked: {rate:g}."))
 
 
-def _with_controls(one: Reproduced, repeated: Mapping[ExperimentSpec, Run]) -> Reproduced:
-    controls = tuple(
-        Arm(
-            method if len(one.row.controls) == 1 else f"{method} for {name}",
-            tuple(repeated[replay_of(run, method)] for run in one.arm(name).runs),
-        )
+def _controls(one: Reproduced) -> dict[str, list[ExperimentSpec]]:
+    """The controls of a row by name, each as the specs of its runs."""
+    several = len(one.row.controls) > 1
+    return {
+        f"{method} for {name}" if several else method: [replay_of(run, method) for run in one.arm(name).runs]
         for method in one.row.repeated
         for name in one.row.controls
-    )
-    return replace(one, arms=one.arms + controls)
+    }

@@ -1,6 +1,6 @@
 """What RESULTS.md shows: the requests that ``osgd reproduce results`` carries out, one after the other."""
 
-from ordered_sgd.lab.experiments.recipes import PROTOCOLS
+from ordered_sgd.lab.experiments.recipes.protocols import PROTOCOLS
 from ordered_sgd.lab.experiments.requests import Request
 
 _SEMEION = ("semeion-logistic", "semeion-svm", "semeion-lenet", "semeion-lenet-aug")

@@ -9,16 +9,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ordered_sgd.errors import ArgumentError, RecordError, message
+from ordered_sgd.errors import ArgumentError, RecordError, first_line, message
 from ordered_sgd.lab.data import Dataset, load
 from ordered_sgd.lab.data.catalog import CATALOG
 from ordered_sgd.lab.data.dataset import Split
 from ordered_sgd.lab.data.noise import flip_labels
+from ordered_sgd.lab.data.protocol import Recipe
 from ordered_sgd.lab.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.lab.experiments.epoch import EpochRow
-from ordered_sgd.lab.experiments.kernel_training import KERNELS, LinearTraining
-from ordered_sgd.lab.experiments.own import Problem, is_function, own_problem
+from ordered_sgd.lab.experiments.kernel_epochs import linear_layer
+from ordered_sgd.lab.experiments.own import Problem, check_model, is_function, own_problem
 from ordered_sgd.lab.experiments.plan import HIDDEN_RULE_FROM
+from ordered_sgd.lab.experiments.setting import changes_for, model_for, still
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Records, Run, versions
 from ordered_sgd.lab.experiments.train import Training
@@ -36,18 +38,18 @@ def run(
     data: tuple[Dataset, Dataset] | None = None,
     every: float = EVERY,
 ) -> Run:
-    """The record of a spec: as it is when the run is over, else trained from its last checkpoint on.
+    """The record of a spec: as it is if the run is finished, else trained on from its last checkpoint.
 
     Parameters
     ----------
     spec, records
         What to run, and where it is recorded.
     again
-        Run it again from its beginning even if it is there; a finished record stays until the new one is whole.
+        Run again from the beginning even if there is a record; a finished record stays until the new one is complete.
     on_row
-        Called with every epoch that is recorded now.
+        Called with every epoch that is recorded by this call.
     data
-        Training and test set, for data that no name stands for; else they are loaded by the spec.
+        Training and test set, for data without a name; by default the spec's data is loaded.
     every
         Seconds between two checkpoints.
     """
@@ -70,9 +72,9 @@ def run(
 
 
 def _same_training(spec: ExperimentSpec, records: Records) -> Run | None:
-    """The finished run that differs in the hidden rule alone, where that is no difference.
+    """A finished run that differs only in the hidden rule, if that made no difference.
 
-    The rule never fired there, or the rates are those of a path. Times are not taken from another run.
+    The rule never fired there, or the rates come from a path. Times are never taken from another run.
     """
     if spec.timed:
         return None
@@ -84,14 +86,14 @@ def _same_training(spec: ExperimentSpec, records: Records) -> Run | None:
 
 
 class Began(NamedTuple):
-    """A run starts or goes on, with these versions of what its numbers may depend on."""
+    """A run starts or continues, with these versions of the software it depends on."""
 
     versions: dict[str, str]
     first: bool  # in its first epoch
 
 
 class Ended(NamedTuple):
-    """A run is over; what it leaves beside its epochs."""
+    """A run is finished, and these are its artifacts."""
 
     artifacts: dict[str, bytes]
 
@@ -107,11 +109,11 @@ def events(
     data: tuple[Dataset, Dataset] | None = None,
     every: float = EVERY,
 ) -> Iterator[Event]:
-    """What is to be recorded of a run, as it happens: from the last checkpoint on, or from the start without one.
+    """What to record of a run, as it happens, starting at the last checkpoint if there is one.
 
-    `recorded` epochs are recorded already: a checkpoint that is ahead of them is not used.
+    `recorded` is the number of epochs in the records: a checkpoint that is ahead of them is not used.
     """
-    training = training_for(spec, problem_for(spec, data))
+    training = Training(spec, *problem_for(spec, data))
     if checkpoint is not None:
         _resume(training, checkpoint, recorded=recorded)
     yield Began(versions(), first=training.epoch == 1)
@@ -126,12 +128,12 @@ def events(
 
 
 def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = False) -> None:
-    """Record an event of a run; an epoch that is recorded already stays as it is."""
+    """Record an event of a run; an epoch that is already recorded stays as it is."""
     match event:
         case Began():
             known = records.get(spec)
             stale = known is not None and not known.finished and known.versions != event.versions
-            # a run of several versions goes on, but does not keep epochs that are trained anew
+            # A run may continue with other versions, but does not keep epochs that are trained again.
             records.begin(spec, again=again or (stale and event.first), on=event.versions)
         case EpochRow():
             records.add(spec, event)
@@ -143,7 +145,7 @@ def keep(event: Event, spec: ExperimentSpec, records: Records, *, again: bool = 
 
 
 def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = False) -> int:
-    """Epochs of a run that need not be recorded any more; `again`: none, and its checkpoint is forgotten."""
+    """The number of recorded epochs of a run; 0 if it is run `again`, which also removes its checkpoint."""
     if again:
         records.checkpoint(spec).unlink(missing_ok=True)
         return 0
@@ -151,19 +153,14 @@ def recorded_epochs(spec: ExperimentSpec, records: Records, *, again: bool = Fal
     return 0 if known is None else len(known.rows)
 
 
-def training_for(spec: ExperimentSpec, problem: Problem) -> Training:
-    """The run that a spec describes, at its beginning."""
-    return (LinearTraining if spec.engine == KERNELS else Training)(spec, *problem)
-
-
 def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = None) -> Problem:
-    """The training set and the set that errors are taken on, as the spec cuts them, and a user's own model.
+    """The training and test sets of a spec, and the user's own model if there is one.
 
-    Where no split was published the seed decides it, so that a spread over seeds is also one over test samples.
+    Without a published split the seed draws it, so that the spread over seeds includes the choice of test samples.
 
-    `train_size` takes the first so many of a shuffle that depends on the data set alone; `validation` then holds out a
-    share by the seed, and the test set is not looked at. `flipped` then makes labels of the training set wrong, and of
-    no other. A part of a published set is not taken for the whole: the spec must say how many samples there are.
+    `train_size` takes the first samples of a shuffle that depends on the data set only. `validation` then holds out a
+    share by the seed, and the test set is not used. `flipped` finally changes labels, of the training set only. If only
+    part of a published set is here, the spec must state the number of samples.
     """
     train, test, model = _loaded(spec) if given is None else Problem(*given)
     if train.partial and (spec.train_size is None or spec.train_size > len(train)):
@@ -184,6 +181,19 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
     return Problem(train, test, model)
 
 
+def check_fit(spec: ExperimentSpec, problem: Problem) -> None:
+    """Refuse a model that does not fit the data, or that the engine cannot train, before anything is trained."""
+    train, _, model = problem
+    if model is None:
+        with torch.device("meta"):  # without memory for the weights
+            model = model_for(spec, train)
+    else:
+        scaled = still(train, Recipe(changes_for(spec, train).scaling), spec.seed)
+        check_model(spec.data, model, next(iter(scaled)).x[:2], len(train.classes))
+    if spec.engine_used.compiled:
+        linear_layer(spec, model)
+
+
 def counted(spec: ExperimentSpec) -> ExperimentSpec:
     """The spec with the number of training samples that are here, where the published set has more."""
     if spec.data not in CATALOG:
@@ -202,7 +212,7 @@ def _loaded(spec: ExperimentSpec) -> Problem:
 
 
 def _resume(training: Training, path: Path, *, recorded: int) -> None:
-    """Go on from the checkpoint, where there is one and the epochs before it are recorded."""
+    """Continue from the checkpoint, if there is one and the epochs before it are recorded."""
     state = load_checkpoint(path)
     if state is None:
         return
@@ -210,9 +220,9 @@ def _resume(training: Training, path: Path, *, recorded: int) -> None:
     if state.get("spec") != training.spec.to_json():
         raise RecordError(message("checkpoint", str(path), "belong to this run", "another spec", remedy))
     if recorded < state["epoch"] - 1:
-        return  # its records were removed: from the beginning, or they would lack the first epochs
+        return  # the records were removed: start from the beginning, or they would lack the first epochs
     try:
         training.load_state_dict(state)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # an own model was changed, or this package
-        reason = " ".join(str(error).split())[:120]
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:  # the user's model has changed, or this package
+        reason = first_line(error)
         raise RecordError(message("checkpoint", str(path), "fit the model of this run", reason, remedy)) from error

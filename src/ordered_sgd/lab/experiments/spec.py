@@ -2,55 +2,63 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.lab.data.protocol import KINDS, Kind
-from ordered_sgd.rules import RULES, check_q
+from ordered_sgd.lab.experiments.spec_engines import ENGINES, OPTIONS, SpecEngine
+from ordered_sgd.rules import RULES, AccuracyRule, Rule, check_q
 
 Method = Literal["sgd", "ordered", "random", "infobatch", "last-losses"]
 Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary"]
 METHODS: tuple[Method, ...] = ("sgd", "ordered", "random", "infobatch", "last-losses")
-REPLAYED: tuple[Method, ...] = ("random", "last-losses")  # repeat the q and the rates of an ordered run
+REPLAYED: tuple[Method, ...] = ("random", "last-losses")  # repeat q and learning rate of an ordered run
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary")
-OPTIMIZERS = ("sgd", "adam")
-ACCURACIES = ("epoch", "pass", "clean")
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "augment": KINDS,
+    "loss": LOSSES,
+    "method": METHODS,
+    "optimizer": ("sgd", "adam"),
+    "accuracy": ("epoch", "pass", "clean"),
+    "engine": tuple(ENGINES),
+}
+PAPER_RULE = AccuracyRule()
 
 Options = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ExperimentSpec:
-    """What is trained, on what, and how; nothing that a result depends on stands elsewhere.
+    """What is trained, on which data, and how: everything that the result of a run depends on.
 
     Parameters
     ----------
     data, target, augment
-        A name that `lab.data.load` knows, a file and its column of labels, or ``package.module:function``; and the
-        kind of augmentation (`lab.data.protocol`).
+        A name that `lab.data.load` knows, a file and its label column, or ``package.module:function``; and the kind of
+        augmentation (`lab.data.protocol`).
     fingerprint
-        Of data that no published name stands for: when the file changes, the run is another one.
+        Identifies data without a published name: if the file changes, it is a different run.
     train_size, validation
-        Use so many training samples only (None: all); and hold out this share of them in place of the test set.
+        Use only this many training samples (None: all), and hold out this share of them in place of the test set.
     flipped
-        Share of the training labels that is changed to a wrong class, drawn by the seed.
+        Share of the training labels that are replaced by a wrong class, drawn by the seed.
     model, model_options
         A name that `ordered_sgd.lab.models.build` knows, and its options as pairs.
     loss
-        ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` for Figure 1.
+        ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` is for Figure 1.
     method
-        ``"ordered"``, plain ``"sgd"``, or ``"random"``: q samples at random along `path`. Two baselines choose before
-        anything is computed (`lab.experiments.baselines`): ``"infobatch"``, and ``"last-losses"`` along `path`.
+        ``"ordered"``, plain ``"sgd"``, or ``"random"``: q random samples, with the q of `path`. Two baselines choose
+        samples before computing anything (`lab.experiments.baselines`): ``"infobatch"``, and ``"last-losses"``, which
+        also follows `path`.
     q
-        Fixed number or share of samples; None for the rule.
-    rule, rule_options
-        Name of a rule of `ordered_sgd.rules`, the paper's being ``"AccuracyRule"``, and its options as pairs.
+        A fixed count or share of each batch, or a rule of `ordered_sgd.rules`. A run with a `path` does not use it.
     trim, trim_epochs
-        Drop this count or share of the largest losses of a batch first, growing over so many epochs.
+        Drop this count or share of the largest losses of a batch first, growing over `trim_epochs` epochs.
     counts
-        The levels of the paper's rule are 32, 16, 8 and 4 whatever s is, as in the authors' scripts.
+        Use the levels 32, 16, 8 and 4 for the paper's rule at every batch size, as the authors' scripts do.
     path
         The (q, learning rate) of every epoch that a control repeats from the ordered run.
     s, epochs
@@ -58,25 +66,27 @@ class ExperimentSpec:
     optimizer, lr, momentum, nesterov, weight_decay
         ``"sgd"`` or ``"adam"`` (torch's defaults, with this learning rate and weight decay).
     drops
-        Epochs, from 1, at whose start the rate is divided by 10.
+        Epochs, from 1, at whose start the learning rate is divided by 10.
     hidden_rule, hidden_factor
-        Multiply the rate once when training accuracy reaches 99.5 %, plain SGD's too, as the authors' scripts do: by
-        0.1, and by 0.5 in the one with random erasing.
+        Multiply the learning rate by this factor once, when training accuracy reaches 99.5 %, also for plain SGD. The
+        authors' scripts do so: by 0.1, and by 0.5 in the one with random erasing.
     accuracy
-        Training accuracy for the rules: counted in the ``"epoch"`` as it goes; in a second ``"pass"`` after it, in
-        training mode, which also refreshes BatchNorm's running statistics; or of ``"clean"`` images, neither augmented
-        nor mixed, in evaluation mode.
-    engine, batchnorm
-        Of `OrderedStep`; or ``"kernels"`` for a linear model by the compiled kernels of `ordered_sgd.linear`.
-    recall, candidates
-        Of ``engine="memory"``: the recall to hold, or a fixed number of candidates.
+        Training accuracy for the rules: counted during the ``"epoch"``; in a second ``"pass"`` in training mode, which
+        also refreshes BatchNorm's running statistics; or on ``"clean"`` images, neither augmented nor mixed, in
+        evaluation mode.
+    engine
+        An engine of `OrderedStep`, or ``"kernels"`` to train a linear model with the compiled kernels of
+        `ordered_sgd.linear`.
+    batchnorm, recall, candidates
+        Options of the engine: how ``"rows"`` and ``"twopass"`` treat BatchNorm; the recall that ``"memory"`` aims at,
+        or its fixed number of candidates.
     threads
-        Of torch: sums depend on it in the last bits.
+        Threads of torch; the last bits of sums depend on their number.
     timed
-        Whether its seconds are to be shown: such a run is made on a quiet machine, and is another one than the same run
-        among others. What nobody asks of it is left out: L and L_q are taken after the last epoch alone.
+        Whether the run's times are reported. A timed run needs a quiet machine, differs from the same run without
+        `timed`, and evaluates L and L_q only after the last epoch.
     seed
-        Of initial weights, order, augmentation, dropout, and of the held-out share.
+        Seed of initial weights, order, augmentation, dropout and the held-out share.
     """
 
     data: str = "digits"
@@ -90,9 +100,7 @@ class ExperimentSpec:
     model_options: Options = ()
     loss: Loss = "cross-entropy"
     method: Method = "ordered"
-    q: float | None = None
-    rule: str = "AccuracyRule"
-    rule_options: Options = ()
+    q: float | Rule = PAPER_RULE
     trim: float = 0
     trim_epochs: int = 5
     counts: bool = False
@@ -118,39 +126,36 @@ class ExperimentSpec:
 
     def __post_init__(self) -> None:
         where = "ExperimentSpec"
-        choices: dict[str, tuple[Any, ...]] = {
-            "augment": KINDS,
-            "loss": LOSSES,
-            "method": METHODS,
-            "optimizer": OPTIMIZERS,
-            "accuracy": ACCURACIES,
-            "rule": tuple(rule.__name__ for rule in RULES),
-        }
-        for name, known in choices.items():
+        for name, known in _CHOICES.items():
             check_choice(where, name, getattr(self, name), known)
-        if self.q is not None:
-            check_q(self.q, where)
-        for name, least in (("s", 1), ("epochs", 1), ("threads", 1)):
-            if getattr(self, name) < least:
-                remedy = f"Leave it out for {type(self).__dataclass_fields__[name].default}."
-                raise ArgumentError(message(where, name, f"be at least {least}", getattr(self, name), remedy))
-        for name, remedy in (("validation", "Use 0.2 to hold out a fifth."), ("flipped", "Use 0.2 for a fifth.")):
-            if not 0 <= getattr(self, name) < 1:
-                raise ArgumentError(message(where, name, "be a share in [0, 1)", getattr(self, name), remedy))
-        if self.augment == "mixup" and self.accuracy != "clean":
-            remedy = "Of mixed images it stays near 55 %, and q would never move."
-            raise ArgumentError(message(where, "accuracy", "be 'clean' with mixup", repr(self.accuracy), remedy))
-        if self.engine != "memory" and (self.recall, self.candidates) != (0.95, None):
-            got = f"engine={self.engine!r}"
-            remedy = "Leave recall and candidates out, or use engine='memory'."
-            raise ArgumentError(message(where, "recall and candidates", "stand with engine='memory'", got, remedy))
-        if (self.method in REPLAYED) != bool(self.path):
-            remedy = "Take the path from the record of the ordered run."
-            rule = "be given for method='random' and 'last-losses', and for them alone"
-            raise ArgumentError(message(where, "path", rule, f"{len(self.path)} epochs of it", remedy))
-        if self.path and len(self.path) != self.epochs:
-            remedy = "Replay a run of the same length."
-            raise ArgumentError(message(where, "path", f"have {self.epochs} epochs", len(self.path), remedy))
+        if self.fixed_q is not None:
+            check_q(self.fixed_q, where)
+        for holds, name, rule, got, remedy in self._constraints():
+            if not holds:
+                raise ArgumentError(message(where, name, rule, got, remedy))
+
+    def _constraints(self) -> Iterator[tuple[bool, str, str, object, str]]:
+        """Whether a field is as it must be; its name, the rule, what it is, and the remedy."""
+        rules = f"be a number or one of the rules {', '.join(_RULES)}"
+        known = self.fixed_q is not None or type(self.q) in RULES
+        yield known, "q", rules, repr(self.q), "Use q=AccuracyRule() for the paper's schedule."
+        for name in ("s", "epochs", "threads"):
+            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
+            yield value >= 1, name, "be at least 1", value, f"Leave it out for {usual}."
+        share, half_open = "be a share in (0, 1]", "be a share in [0, 1)"
+        yield 0 <= self.validation < 1, "validation", half_open, self.validation, "Use 0.2 to hold out a fifth."
+        yield 0 <= self.flipped < 1, "flipped", half_open, self.flipped, "Use 0.2 for a fifth."
+        yield 0 < self.recall <= 1, "recall", share, self.recall, "Use recall=0.95, or candidates= for a fixed number."
+        clean, remedy = self.accuracy == "clean", "Accuracy on mixed images stays near 55 %, and q would never move."
+        yield clean or self.augment != "mixup", "accuracy", "be 'clean' with mixup", repr(self.accuracy), remedy
+        for name in self._changed(OPTIONS):
+            takes = [repr(engine) for engine in ENGINES if name in ENGINES[engine].options]
+            rule, remedy = f"be used with engine {' or '.join(takes)}", f"Leave {name} out, or change the engine."
+            yield repr(self.engine) in takes, name, rule, f"engine={self.engine!r}", remedy
+        replayed, given = self.method in REPLAYED, len(self.path)
+        rule, got = f"be given for {' and '.join(REPLAYED)} only", f"{given} epochs for method={self.method!r}"
+        yield replayed == bool(given), "path", rule, got, "Take the path from the record of the ordered run."
+        yield given in (0, self.epochs), "path", f"have {self.epochs} epochs", given, "Replay a run of the same length."
 
     def __eq__(self, other: object) -> bool:  # by what is written: q=1 is not q=1.0
         return isinstance(other, ExperimentSpec) and self._written == other._written
@@ -164,14 +169,20 @@ class ExperimentSpec:
         return hashlib.sha256(self._written.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """The spec as one line of JSON, in which only what differs from the defaults is written."""
+        """The spec as one line of JSON, without the fields that have their default."""
         return self._written
 
     @cached_property
     def _written(self) -> str:
-        shown = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed = {name: value for name, value in shown.items() if value != _DEFAULTS[name]}
+        changed = self._changed([field.name for field in fields(self)])
+        if "q" in changed and self.fixed_q is None:
+            changed |= _rule_to_json(changed.pop("q"))
         return json.dumps(changed, sort_keys=True)
+
+    def _changed(self, names: Iterable[str]) -> dict[str, Any]:
+        """The fields among these that differ from their defaults."""
+        defaults = type(self).__dataclass_fields__
+        return {name: value for name in names if (value := getattr(self, name)) != defaults[name].default}
 
     @classmethod
     def from_json(cls, text: str) -> "ExperimentSpec":
@@ -181,11 +192,30 @@ class ExperimentSpec:
         >>> ExperimentSpec.from_json(spec.to_json()) == spec
         True
         """
-        return cls(**{name: _tuples(value) for name, value in json.loads(text).items()})
+        given = {name: _tuples(value) for name, value in json.loads(text).items()}
+        if "rule" in given or "rule_options" in given:
+            given["q"] = _rule_from_json(given.pop("rule", AccuracyRule.__name__), given.pop("rule_options", ()))
+        return cls(**given)
 
     def but(self, **changes: Any) -> "ExperimentSpec":
         """The same spec with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def fixed_q(self) -> float | None:
+        """The q of every epoch, where it is a number; None where a rule moves it."""
+        return self.q if isinstance(self.q, int | float) else None
+
+    @property
+    def engine_used(self) -> SpecEngine:
+        """What the name of the engine stands for."""
+        return ENGINES[self.engine]
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """The engine of `OrderedStep` and its options."""
+        engine = self.engine if self.method == "ordered" else self.engine_used.other or self.engine
+        return {"engine": engine, **{name: getattr(self, name) for name in ENGINES[engine].options}}
 
     @property
     def method_name(self) -> str:
@@ -193,18 +223,28 @@ class ExperimentSpec:
         words: list[str] = [self.method]
         if self.optimizer == "adam":
             words = ["adam"] if self.method == "sgd" else [self.method, "adam"]
-        if self.q is not None and self.method == "ordered":
-            words.append(f"q={self.q!r}" if self.q == 1 else f"q={self.q:g}")  # 1 keeps one sample, 1.0 all
-        if self.engine == "memory" and self.method == "ordered":
-            words.append("memory")
-            if self.candidates is not None:
-                words.append(f"c={self.candidates:g}")
-            elif self.recall != 0.95:
-                words.append(f"recall={self.recall:g}")
+        if self.method == "ordered":
+            if self.fixed_q is not None:
+                words.append(f"q={self.q!r}" if self.q == 1 else f"q={self.q:g}")  # 1 keeps one sample, 1.0 all
+            if self.engine_used.named:
+                options = self._changed(self.engine_used.options)
+                words += [self.engine, *(f"{self.engine_used.options[name]}={options[name]:g}" for name in options)]
         return " ".join(words)
 
 
-_DEFAULTS = asdict(ExperimentSpec())
+_RULES = {rule.__name__: rule for rule in RULES}
+
+
+def _rule_to_json(rule: Any) -> dict[str, Any]:
+    """A rule as its name and options, leaving out what is default: specs had two fields for it."""
+    options = sorted((f.name, value) for f in fields(rule) if (value := getattr(rule, f.name)) != f.default)
+    named = {"rule": type(rule).__name__, "rule_options": options}
+    return {name: value for name, value in named.items() if value and value != AccuracyRule.__name__}
+
+
+def _rule_from_json(name: str, options: Options) -> Rule:
+    check_choice("ExperimentSpec", "rule", name, tuple(_RULES))
+    return _RULES[name](**dict(options))
 
 
 def _tuples(value: Any) -> Any:

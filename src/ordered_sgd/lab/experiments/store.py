@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import platformdirs
 
 from ordered_sgd import __version__
-from ordered_sgd.errors import RecordError, message
+from ordered_sgd.errors import RecordError, first_line, message
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 
@@ -255,11 +255,7 @@ def _fault(path: Path, error: Exception) -> str:
         remedy = "Run the command again."
         return message("records", str(path), "keep a run until it is over", "one that was removed meanwhile", remedy)
     remedy = "Move it away to start anew, or put a copy in its place."
-    return message("records", str(path), "be a database of records", _line(error), remedy)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return message("records", str(path), "be a database of records", first_line(error), remedy)
 
 
 def among(runs: Iterable[Run], specs: Iterable[ExperimentSpec]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""The paper's networks, a file each, written to be read beside the paper; `build` makes one by name."""
+"""The paper's networks, one per file, to be read along with the paper; `build` makes one by name."""
 
 import inspect
 import math
@@ -27,14 +27,14 @@ def build(name: str, shape: Shape, classes: int, **options: Any) -> nn.Module:
 
     Parameters
     ----------
-    name
-        A key of `MODELS`. ``"logistic"`` and ``"svm"`` are the same model: the loss makes the difference.
-    shape
-        Of one sample: (channels, height, width), or (features,).
-    classes
-        Of the data set.
+    name : str
+        A key of `MODELS`. ``"logistic"`` and ``"svm"`` are the same model with different losses.
+    shape : tuple of int
+        Shape of one sample: (channels, height, width), or (features,).
+    classes : int
+        Number of classes.
     **options
-        Of the model's class: ``hidden=1024, dropout=0.5`` for the LeNet of the authors' scripts, ``norm="group"``, ...
+        Options of the model: ``hidden=1024, dropout=0.5`` for the LeNet of the authors' scripts, ``norm="group"``, ...
 
     Examples
     --------
@@ -56,8 +56,8 @@ def build(name: str, shape: Shape, classes: int, **options: Any) -> nn.Module:
 def channels_last(model: nn.Module) -> nn.Module:
     """The model, with its convolutions' weights laid out for channels-last images.
 
-    Else every convolution copies its weights and their gradient in every step, which shows on a CPU when few samples
-    are kept. The numbers are the same.
+    Otherwise every convolution copies its weights and their gradient in every step, a noticeable cost on a CPU when few
+    samples are kept. The results are the same.
 
     >>> channels_last(LeNet()).features[3].weight.stride()
     (1600, 1, 320, 64)

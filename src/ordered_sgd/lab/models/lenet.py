@@ -6,23 +6,23 @@ from ordered_sgd.errors import ArgumentError, message
 
 
 class LeNet(nn.Module):
-    """Class scores of small images, shape (s, classes): conv, max-pool, ReLU, twice; two fully connected layers.
+    """Class scores of small images, shape (s, classes): twice conv, max-pool, ReLU; two fully connected layers.
 
-    The paper's text and the scripts its authors published differ. The defaults are the text's; the scripts have
+    The paper's text and its authors' published scripts differ. The defaults are the text's; the scripts have
     ``hidden=1024, dropout=0.5``.
 
     Parameters
     ----------
-    classes
-        Scores per image.
-    size
-        Side of the square images: 28 for MNIST and its relatives, 16 for Semeion.
-    channels
+    classes : int, default=10
+        Number of classes.
+    size : int, default=28
+        Side of the square images: 28 for MNIST and its variants, 16 for Semeion.
+    channels : int, default=1
         Channels of the images.
-    hidden
+    hidden : int, default=1014
         Units of the first fully connected layer.
-    dropout
-        Share of these units that is dropped in training.
+    dropout : float, default=0.0
+        Share of these units dropped in training.
 
     Examples
     --------

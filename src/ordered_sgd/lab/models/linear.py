@@ -4,17 +4,17 @@ from torch import Tensor, nn
 
 
 class LinearModel(nn.Module):
-    """Class scores a = W x + b, shape (s, classes), of samples of any shape, taken as vectors.
+    """Class scores a = W x + b, shape (s, classes), of samples of any shape, flattened to vectors.
 
-    What it is called depends on the loss alone: `torch.nn.functional.cross_entropy` makes it the paper's "logistic
-    model" (multinomial logistic regression), `ordered_sgd.multiclass_hinge` its "SVM".
+    The loss decides its name: with `torch.nn.functional.cross_entropy` it is the paper's "logistic model" (multinomial
+    logistic regression), with `ordered_sgd.multiclass_hinge` its "SVM".
 
     Parameters
     ----------
-    features
-        Numbers in a sample: 784 for MNIST and its relatives, 256 for Semeion.
-    classes
-        Scores per sample.
+    features : int
+        Numbers in a sample: 784 for MNIST and its variants, 256 for Semeion.
+    classes : int, default=10
+        Number of classes.
 
     Examples
     --------

@@ -13,18 +13,18 @@ HIDDEN: dict[Panel, tuple[int, ...]] = {"a": (), "b": (), "c": (20, 20, 20), "d"
 
 
 class Figure1Network(nn.Module):
-    """One score per point, shape (s,): the point is of class 1 where it is positive, and the boundary where it is 0.
+    """One score per point, shape (s,): positive for class 1, and 0 on the boundary.
 
     Panels (a) and (b) are linear; (c) and (d) have three hidden layers of 20 and 10 ReLU units. The paper's text gives
-    the loss, "(binary) cross entropy", but not the number of outputs. One is taken here, as in the paper's logistic
-    loss log(1 + exp(-y a)) of a score a: use
+    the loss, "(binary) cross entropy", but not the number of outputs. This network has one, as in the paper's logistic
+    loss log(1 + exp(-y a)) of a score a. Use
     ``F.binary_cross_entropy_with_logits(scores, y.float(), reduction="none")`` with y in {0, 1}.
-    Two outputs under a softmax would have the same boundaries, of the difference of the two.
+    Two outputs with a softmax would have the same boundaries, given by their difference.
 
     Parameters
     ----------
-    panel
-        ``"a"``, ``"b"``, ``"c"`` or ``"d"``.
+    panel : str
+        Panel of Figure 1: ``"a"``, ``"b"``, ``"c"`` or ``"d"``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""PreActResNet18: the 18-layer residual network whose blocks normalise and activate before they convolve."""
+"""PreActResNet18: the 18-layer residual network whose blocks normalize and activate before they convolve."""
 
 import math
 from typing import Literal
@@ -16,18 +16,18 @@ class PreActResNet18(nn.Module):
     """Class scores of images, shape (s, classes): a 3x3 stem, four stages of two blocks, mean over pixels, linear.
 
     Stages have 64, 128, 256 and 512 channels; each but the first halves the image. As in the scripts of the paper's
-    authors there is no normalisation after the last block, and the shortcut of a block that changes the shape is a
-    bare 1x1 convolution of the activated input.
+    authors, there is no normalization after the last block, and a block that changes the shape has a plain 1x1
+    convolution of the activated input as shortcut.
 
     Parameters
     ----------
-    classes
-        Scores per image.
-    channels
-        Channels of the images; their sides are multiples of 8.
-    norm
-        ``"batch"`` as in the paper, or ``"group"``, with which the samples of a batch do not influence each other.
-    width
+    classes : int, default=10
+        Number of classes.
+    channels : int, default=3
+        Channels of the images, whose sides are multiples of 8.
+    norm : {"batch", "group"}, default="batch"
+        ``"batch"`` as in the paper, or ``"group"``, which keeps the samples of a batch independent.
+    width : float, default=1.0
         Multiplier of the channels of every stage.
 
     Examples
@@ -63,7 +63,7 @@ class PreActResNet18(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """The input plus what two normalised, activated 3x3 convolutions make of it."""
+    """Residual block: the input plus two normalized, activated 3x3 convolutions of it."""
 
     def __init__(self, before: int, after: int, *, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def _stage(before: int, after: int, *, stride: int, norm: Norm) -> nn.Sequential
 
 
 def norm_layer(norm: Norm, channels: int) -> nn.Module:
-    """BatchNorm, or GroupNorm with up to so many groups as divide the channels."""
+    """BatchNorm, or GroupNorm with the largest number of groups that divides both `_GROUPS` and the channels."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(math.gcd(_GROUPS, channels), channels)

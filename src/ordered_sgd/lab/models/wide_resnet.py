@@ -10,24 +10,24 @@ class WideResNet(nn.Module):
     """Class scores of images, shape (s, classes): a 3x3 stem, three stages of blocks, mean over pixels, linear.
 
     The stem has 16 channels, the stages 16, 32 and 64 times `widen`; the second and third stage halve the image, and a
-    norm and ReLU follow the last block. As in the random-erasing code that the paper builds on, the shortcut of a block
-    that changes the shape is a bare 1x1 convolution of the activated input, convolutions start from He's normal
-    distribution (variance 2 / (output channels x kernel area)), the last layer's bias from 0, and dropout is off.
+    norm and ReLU follow the last block. As in the random-erasing code that the paper builds on, a block that changes
+    the shape has a plain 1x1 convolution of the activated input as shortcut, convolutions are initialized from He's
+    normal distribution (variance 2 / (output channels x kernel area)), the last bias is 0, and dropout is off.
 
     Parameters
     ----------
-    classes
-        Scores per image.
-    channels
-        Channels of the images; their sides are multiples of 4.
-    depth
-        Layers, 6 for each block of a stage and 4 more: 10, 16, 22, 28, ...
-    widen
+    classes : int, default=10
+        Number of classes.
+    channels : int, default=3
+        Channels of the images, whose sides are multiples of 4.
+    depth : int, default=28
+        Number of layers, 6 per block of a stage plus 4: 10, 16, 22, 28, ...
+    widen : int, default=10
         Multiplier of the channels of every stage, `k` in WRN-d-k.
-    dropout
-        Share of the values between a block's two convolutions that is dropped in training.
-    norm
-        ``"batch"`` as in the paper, or ``"group"``, with which the samples of a batch do not influence each other.
+    dropout : float, default=0.0
+        Share of the values between a block's two convolutions dropped in training.
+    norm : {"batch", "group"}, default="batch"
+        ``"batch"`` as in the paper, or ``"group"``, which keeps the samples of a batch independent.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class WideResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """The input plus what two normalised, activated 3x3 convolutions make of it, with dropout between them."""
+    """Residual block: the input plus two normalized, activated 3x3 convolutions of it, with dropout between them."""
 
     def __init__(self, before: int, after: int, *, stride: int, dropout: float, norm: Norm) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ordered_sgd.lab.experiments.artifacts import BOUNDARY, unpack
-from ordered_sgd.lab.experiments.requests import Reproduced
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
 from ordered_sgd.lab.experiments.run import problem_for
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.report.canvas import COLOURS, figure_grid

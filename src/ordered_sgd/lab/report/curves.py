@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ordered_sgd.lab.experiments.comparison import Arm
-from ordered_sgd.lab.experiments.requests import Reproduced
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
 from ordered_sgd.lab.report.canvas import COLOURS, figure_grid, new_figure
 
 LINES = ("#7f7f7f", *COLOURS[1:], COLOURS[0])  # plain SGD, the first, is grey

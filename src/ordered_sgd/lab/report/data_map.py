@@ -18,14 +18,14 @@ _MOST_CLASSES = 20  # bars that still have room for their names
 _HEIGHT = 3.6  # inches
 
 
-class DataMap(NamedTuple):
+class Chosen(NamedTuple):
     """What the report says of the samples that a run chose: sentences, and pictures by title."""
 
     found: str
     pictures: dict[str, Any]
 
 
-def chosen_by(arms: Sequence[Arm], artifact: Callable[[ExperimentSpec, str], bytes | None]) -> DataMap | None:
+def chosen_by(arms: Sequence[Arm], artifact: Callable[[ExperimentSpec, str], bytes | None]) -> Chosen | None:
     """What the first run of the first ordered arm chose; None where no tracker is recorded or it saw no epoch."""
     spec = next((arm.runs[0].spec for arm in arms if arm.runs[0].spec.method == "ordered"), None)
     content = None if spec is None else artifact(spec, TRACKER)
@@ -39,7 +39,7 @@ def chosen_by(arms: Sequence[Arm], artifact: Callable[[ExperimentSpec, str], byt
     if images is not None and images.shape[1] in (1, 3, 4):
         title = f"The hardest {len(images)}: {whose}\nbelow each: label, mean loss, times chosen / times seen"
         pictures[f"The hardest samples: {whose}"] = hardest_sheet(tracker, images, hardest, title=title)
-    return DataMap(f"{whose}: {in_words(tracker)}", pictures)
+    return Chosen(f"{whose}: {in_words(tracker)}", pictures)
 
 
 def in_words(tracker: SelectionTracker) -> str:

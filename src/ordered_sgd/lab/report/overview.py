@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ordered_sgd.lab.experiments.comparison import Arm
-from ordered_sgd.lab.experiments.recipes import Exhibit
-from ordered_sgd.lab.experiments.requests import Reproduced, Request
+from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
+from ordered_sgd.lab.experiments.requests import Request
 from ordered_sgd.lab.report.findings import judged, never_ordered
 from ordered_sgd.lab.report.verdicts import at_best_rates
 

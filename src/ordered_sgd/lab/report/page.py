@@ -1,6 +1,7 @@
 """One self-contained HTML page: no network, no script; for the desk, the phone, the dark and the printer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -12,7 +13,21 @@ from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.report.canvas import as_svg
 from ordered_sgd.lab.report.curves import draw_curves
 from ordered_sgd.lab.report.data_map import chosen_by
-from ordered_sgd.lab.report.sections import ReadArtifact, Section
+from ordered_sgd.lab.report.summary import COSTS, ERRORS, MEMORY, remembered, shown
+
+ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: what was found in words, a table of text, figures (or PNG files) by title, and notes."""
+
+    title: str
+    found: Sequence[str]
+    rows: Sequence[Mapping[str, str]]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    name: str = ""  # of the exhibit, which a page asks for it by
 
 
 def compare_page(
@@ -26,12 +41,12 @@ def compare_page(
 ) -> str:
     """The report of a comparison: what was found, the numbers, curves, which samples were chosen, what was run."""
     given, tuned = [arm for arm in arms if not arm.tuned], [arm for arm in arms if arm.tuned]
-    figures = [("At the given rate", as_svg(draw_curves(given)))]
+    figures = {"At the given rate": draw_curves(given)}
     if tuned:
-        figures.append(("Each at its best rate", as_svg(draw_curves(tuned))))
+        figures["Each at its best rate"] = draw_curves(tuned)
     chosen = chosen_by(arms, artifact)
     if chosen is not None:
-        figures += [(heading, as_svg(picture)) for heading, picture in chosen.pictures.items()]
+        figures |= chosen.pictures
         verdicts = [*verdicts, chosen.found]
     facts = {
         "data": f"{train.label}: {len(train):,} training and {len(test):,} test samples",
@@ -41,11 +56,15 @@ def compare_page(
         "versions": ", ".join(f"{name} {number}" for name, number in arms[0].runs[0].versions.items()),
         "runs": ", ".join(run.spec.run_id for arm in arms for run in arm.runs),
     }
+    remembers = bool(remembered(rows))
     return render(
         "compare.html",
         title=f"Ordered SGD on {train.name}",
         verdicts=verdicts,
-        rows=rows,
+        errors=shown(rows, ERRORS, long=True),
+        costs=shown(rows, (*COSTS, *(MEMORY[1:] if remembers else ())), long=True),
+        remembers=remembers,
+        seeds=rows[0]["seeds"],
         figures=figures,
         facts={name: text for name, text in facts.items() if text},
     )
@@ -53,17 +72,7 @@ def compare_page(
 
 def report_page(parts: Sequence[Section]) -> str:
     """The report of everything that was recorded."""
-    drawn = [
-        {
-            "title": part.title,
-            "found": part.found,
-            "rows": part.rows,
-            "notes": part.notes,
-            "pictures": {heading: as_svg(figure) for heading, figure in part.figures.items()},
-        }
-        for part in parts
-    ]
-    return render("report.html", title="Ordered SGD: results", parts=drawn)
+    return render("report.html", title="Ordered SGD: results", parts=parts)
 
 
 def render(template: str, **values: Any) -> str:
@@ -72,8 +81,6 @@ def render(template: str, **values: Any) -> str:
     folder = resources.files("ordered_sgd.lab.report") / "templates"
     loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters["number"] = lambda value, digits: (
-        "–" if value is None else f"{round(value, digits) + 0:.{digits}f}"
-    )
+    environment.filters["svg"] = as_svg
     text: str = environment.get_template(template).render(version=__version__, **values)
     return text

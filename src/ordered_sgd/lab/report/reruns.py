@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from ordered_sgd.lab.experiments.comparison import Arm
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
 from ordered_sgd.lab.experiments.recipes.published import RERUN_ERRORS, RERUN_Q
-from ordered_sgd.lab.experiments.requests import Reproduced, Request
+from ordered_sgd.lab.experiments.requests import Request
 from ordered_sgd.lab.experiments.store import Run
-from ordered_sgd.lab.report.findings import spread_of
+from ordered_sgd.lab.report.summary import spread_of
 
 _WHOLE = "whole-training"
 _SHOWN = ("table1", "ablation", _WHOLE)

@@ -1,7 +1,6 @@
 """Everything that was asked for, from the records: tables, sentences and figures, as sections of a report."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 from ordered_sgd.errors import ArgumentError, RecordError
 from ordered_sgd.lab.experiments.comparison import RunAll, compare
 from ordered_sgd.lab.experiments.exported import read_csv
-from ordered_sgd.lab.experiments.recipes import Exhibit
-from ordered_sgd.lab.experiments.requests import Reproduced, Request, reproduce
+from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
+from ordered_sgd.lab.experiments.requests import Request, reproduce
 from ordered_sgd.lab.experiments.results import RESULTS
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import among
@@ -18,29 +17,18 @@ from ordered_sgd.lab.report.boundaries import draw_boundaries
 from ordered_sgd.lab.report.curves import draw_along, draw_curves, draw_panels, draw_times
 from ordered_sgd.lab.report.data_map import chosen_by
 from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma
-from ordered_sgd.lab.report.findings import comparison_table, verdicts
+from ordered_sgd.lab.report.findings import verdicts
 from ordered_sgd.lab.report.marked import fill, markdown_table
 from ordered_sgd.lab.report.overview import NOTES, numbered, overview
+from ordered_sgd.lab.report.page import ReadArtifact, Section
 from ordered_sgd.lab.report.reruns import rerun_notes, reruns
+from ordered_sgd.lab.report.summary import comparison_table
 from ordered_sgd.lab.report.tried import NOTES as TRIED
 from ordered_sgd.lab.report.tried import TITLE as NOT_AS_PRINTED
 from ordered_sgd.lab.report.tried import as_table, in_sentences, tried
 from ordered_sgd.lab.report.verdicts import found, table
 
 IN_SHORT = "In short"  # the first section, where there is something to count
-ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the report: what was found in words, a table of text, figures (or PNG files) by title, and notes."""
-
-    title: str
-    found: Sequence[str]
-    rows: Sequence[Mapping[str, str]]
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    name: str = ""  # of the exhibit, which a page asks for it by
 
 
 def sections(

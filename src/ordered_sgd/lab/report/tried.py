@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ordered_sgd.lab.experiments.requests import Reproduced, Request
-from ordered_sgd.lab.report.findings import spread, spread_of, values_of
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
+from ordered_sgd.lab.experiments.requests import Request
+from ordered_sgd.lab.report.summary import spread, spread_of, values_of
 from ordered_sgd.lab.report.verdicts import beside_paper
 
 TITLE = "Rows that do not come out as printed, and what was tried"

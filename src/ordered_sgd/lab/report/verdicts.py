@@ -1,26 +1,14 @@
 """The paper's numbers beside ours, and a plain verdict on every row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ordered_sgd.lab.experiments.comparison import Arm
-from ordered_sgd.lab.experiments.recipes import Exhibit
-from ordered_sgd.lab.experiments.requests import Reproduced
-from ordered_sgd.lab.report.findings import (
-    against_first,
-    comparable,
-    comparison_table,
-    difference,
-    ends_grid,
-    in_points,
-    interval,
-    judged,
-    never_ordered,
-    spread,
-    values_of,
-)
+from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
+from ordered_sgd.lab.report.findings import against_first, ends_grid, in_points, judged, never_ordered
+from ordered_sgd.lab.report.summary import comparable, comparison_table, difference, finite, interval, spread, values_of
 
 
 def found(results: Sequence[Reproduced], shown: Exhibit) -> list[str]:
@@ -69,10 +57,10 @@ def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
                 "method": arm.name,
                 "paper": None if printed is None else printed.mean,
                 "paper_std": None if printed is None else printed.std,
-                "last": _finite(np.mean, last),
-                "last_std": _finite(np.std, last),
-                "best": _finite(np.mean, best),
-                "best_std": _finite(np.std, best),
+                "last": finite(np.mean, last),
+                "last_std": finite(np.std, last),
+                "best": finite(np.mean, best),
+                "best_std": finite(np.std, best),
                 "seeds": len(arm.runs),
                 "diverged": arm.diverged,
                 "shrunk": one.row.shrunk,
@@ -133,12 +121,6 @@ def _beside_paper(one: Reproduced, number: str) -> str:
     ]
     distance = f", {' and '.join(near)} standard deviations" if near else ""
     return f"; {'same' if found.same_direction else 'not the same'} direction as the paper{distance}"
-
-
-def _finite(how: Callable[[np.ndarray], Any], values: np.ndarray) -> float | None:
-    """A statistic of the seeds that did not diverge."""
-    finite = values[np.isfinite(values)]
-    return float(how(finite)) if len(finite) else None
 
 
 def _lines(one: Reproduced, number: str) -> list[dict[str, str]]:

@@ -8,7 +8,10 @@ from ordered_sgd.lab.data.catalog import CATALOG
 from ordered_sgd.lab.data.protocol import recipe
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.plan import rule_for
-from ordered_sgd.lab.experiments.recipes import EXHIBITS, PROTOCOLS, Exhibit, exhibit, list_rows, shrink
+from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit
+from ordered_sgd.lab.experiments.recipes.listing import EXHIBITS, exhibit, list_rows, row_work
+from ordered_sgd.lab.experiments.recipes.protocols import PROTOCOLS
+from ordered_sgd.lab.experiments.recipes.shrink import shrink
 from ordered_sgd.lab.models import build
 from ordered_sgd.rules import resolve_q
 
@@ -35,7 +38,7 @@ def test_every_spec_has_data_augmentation_rule_and_model(shown: Exhibit) -> None
     for spec in different.values():
         entry = CATALOG[spec.data]
         recipe(spec.data, spec.augment)
-        kept = spec.s if spec.q is None else resolve_q(spec.q, spec.s)
+        kept = spec.s if spec.fixed_q is None else resolve_q(spec.fixed_q, spec.s)
         assert rule_for(spec).first_q(spec.s) in (spec.s, kept)
         with torch.device("meta"):
             build(spec.model, entry.shape, len(entry.classes), **dict(spec.model_options))
@@ -44,7 +47,7 @@ def test_every_spec_has_data_augmentation_rule_and_model(shown: Exhibit) -> None
 def test_arms_are_plain_and_ordered_with_nothing_else_between_them(shown: Exhibit) -> None:
     for row in shown.rows:
         plain, ordered, *_ = row.arms.values()
-        assert (plain.method, ordered.method, ordered.q) == ("sgd", "ordered", None)
+        assert (plain.method, ordered.method, ordered.fixed_q) == ("sgd", "ordered", None)
         assert plain == ordered.but(method="sgd", counts=False, engine=plain.engine)
         assert {spec.seed for spec in row.arms.values()} == {0}
 
@@ -75,15 +78,14 @@ def test_every_row_shrinks_and_says_so(shown: Exhibit) -> None:
 
 
 def test_the_list_has_every_row_with_its_runs_and_work() -> None:
-    listed = list_rows(trials=2)
-    assert len({(row.exhibit, row.id) for row in listed}) == len(listed)
-    assert len(listed) == sum(len(exhibit(name).rows) for name in EXHIBITS)
-    assert all(row.work > 0 and row.runs % 2 == 0 for row in listed)
-    runs = {(row.exhibit, row.id): row.runs for row in listed}
-    assert runs["table1", "semeion-logistic"] == 2 * 3  # plain, ordered, control
-    assert runs["figure4", "cifar10-preact-resnet18-aug"] == 2 * 6  # and three fixed q
-    assert runs["table3", "cifar10-preact-resnet18-aug"] == 2 * 11  # nine rates, one of which is the plain arm
-    assert runs["table3", "cifar10-preact-resnet18-aug-validation"] == 2 * 12
+    listed = list_rows()
+    runs = {(name, row.id): row.runs for name, row in listed}
+    assert len(runs) == len(listed) == sum(len(exhibit(name).rows) for name in EXHIBITS)
+    assert all(row_work(row) > 0 for _, row in listed)
+    assert runs["table1", "semeion-logistic"] == 3  # plain, ordered, control
+    assert runs["figure4", "cifar10-preact-resnet18-aug"] == 6  # and three fixed q
+    assert runs["table3", "cifar10-preact-resnet18-aug"] == 11  # nine rates, one of which is the plain arm
+    assert runs["table3", "cifar10-preact-resnet18-aug-validation"] == 12
 
 
 def test_figure_2_is_sent_to_its_own_command() -> None:

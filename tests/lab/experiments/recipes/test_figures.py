@@ -22,7 +22,7 @@ def test_curves_share_their_runs_with_table_1() -> None:
 
 def test_fixed_q_takes_no_hidden_rule_and_is_augmented() -> None:
     for row in figure8(AUTHORS_CODE).rows:
-        fixed = [spec for spec in row.arms.values() if spec.q is not None]
+        fixed = [spec for spec in row.arms.values() if spec.fixed_q is not None]
         assert [spec.q for spec in fixed] == [10, 20, 40]
         assert not any(spec.hidden_rule or spec.counts for spec in fixed)
         assert row.arms["ordered"].hidden_rule

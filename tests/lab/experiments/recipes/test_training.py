@@ -9,10 +9,12 @@ import torch
 from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.experiments.comparison import replay_of
 from ordered_sgd.lab.experiments.plan import learning_rate
-from ordered_sgd.lab.experiments.recipes import AUTHORS_CODE, exhibit
+from ordered_sgd.lab.experiments.recipes.listing import exhibit
+from ordered_sgd.lab.experiments.recipes.protocols import AUTHORS_CODE
 from ordered_sgd.lab.experiments.run import run
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Records
+from ordered_sgd.lab.experiments.torch_epochs import TorchEpochs
 from ordered_sgd.lab.experiments.train import Training
 
 
@@ -36,16 +38,16 @@ def test_accuracy_of_clean_images_is_that_of_the_unmixed_set_in_evaluation_mode(
     spec = ExperimentSpec(data="cifar10", augment="mixup", accuracy="clean", s=8, epochs=1, engine="dense")
     training = Training(spec, blank("train"), blank("test"))
     (row,) = [row for row in training.epochs() if row is not None]
-    training.model.eval()
-    right = [training.model(x).argmax(1) == y for x, y, _ in training.plain]
+    model = training.setting.model.eval()
+    right = [model(x).argmax(1) == y for x, y, _ in training.setting.plain]
     assert row.train_accuracy == pytest.approx(float(torch.cat(right).float().mean()), abs=1e-6)  # float32
 
 
 def test_nesterov_reaches_the_optimizer() -> None:
     for nesterov in (False, True):
         spec = ExperimentSpec(data="cifar10", nesterov=nesterov, s=8, engine="dense")
-        training = Training(spec, blank("train"), blank("test"))
-        assert training.step.optimizer.param_groups[0]["nesterov"] is nesterov
+        runner = TorchEpochs(Training(spec, blank("train"), blank("test")).setting)
+        assert runner.ordered.optimizer.param_groups[0]["nesterov"] is nesterov
 
 
 def test_the_hidden_rule_multiplies_the_rate_by_its_factor() -> None:

@@ -1,7 +1,8 @@
 import pytest
 
 from ordered_sgd.errors import ArgumentError
-from ordered_sgd.lab.experiments.recipes.work import forward_flops, judged_samples, train_samples, work
+from ordered_sgd.lab.experiments.recipes.shrink import train_samples
+from ordered_sgd.lab.experiments.recipes.work import forward_flops, judged_samples, work
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 
 MNIST = ExperimentSpec(data="mnist", model="lenet")
@@ -38,5 +39,5 @@ def test_less_is_less_work() -> None:
 
 
 def test_data_of_unknown_size_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="work: data must be one of"):
+    with pytest.raises(ArgumentError, match="available_samples: data must be one of"):
         work(MNIST.but(data="mine.npz"))

@@ -19,5 +19,5 @@ def backend(name: str, records: Records, *, address: str | None = None, **option
         return RayTasks(records, address=address, **options)
     if address is not None:
         remedy = "Processes run on this machine alone."
-        raise ArgumentError(message("backend", "--address", "stand with --backend ray", repr(address), remedy))
+        raise ArgumentError(message("backend", "--address", "be used with --backend ray", repr(address), remedy))
     return Processes(records, **options)

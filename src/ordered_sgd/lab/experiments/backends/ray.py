@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.errors import ArgumentError, RecordError, message, require
+from ordered_sgd.errors import ArgumentError, RecordError, first_line, message, require
 from ordered_sgd.lab.experiments.backends.backend import LOOK, Backend, most_threads, usable_cores
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.run import EVERY, Began, Event, events, keep, recorded_epochs
@@ -103,12 +103,13 @@ class RayTasks(Backend):
                 self.ray.init(address="local", num_cpus=cpus, _system_config=same, **options, **quiet)
             except Exception as error:  # of many kinds, when a part of it does not answer in time
                 remedy = "Run it again when the machine is less busy, or with --backend processes."
-                raise RecordError(message(_WHERE, "a Ray of our own", "start", _first_line(error), remedy)) from error
+                reason = first_line(error)
+                raise RecordError(message(_WHERE, "a Ray of our own", "start", reason, remedy)) from error
             return
         try:
             self.ray.init(address=self.address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise _no_cluster(self.address, _first_line(error)) from error
+            raise _no_cluster(self.address, first_line(error)) from error
 
     def _submit(self, task: _Task) -> None:
         # Ray's own retries would take a run that resumes for one that starts again: it tells events by their number.
@@ -167,10 +168,6 @@ def _check_head(address: str) -> None:
             return
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, getattr(error, "strerror", None) or error) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _no_cluster(address: str, reason: object) -> RecordError:

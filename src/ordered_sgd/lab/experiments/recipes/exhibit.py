@@ -6,9 +6,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ordered_sgd.errors import check_choice
+from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.experiments.recipes.published import Printed, PrintedRow
 from ordered_sgd.lab.experiments.recipes.shrink import shrink
 from ordered_sgd.lab.experiments.spec import ExperimentSpec, Method
+
+TRIALS = 10  # "over ten random trials"
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,18 @@ class Exhibit:
                     self.name, "row", name, ids, "Pick one of them, or several by a pattern such as 'mnist-*'."
                 )
         return tuple(row for row in self.rows if any(fnmatchcase(row.id, name) for name in wanted))
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A row of an exhibit and its runs: the arms of the recipe, then the random controls."""
+
+    row: RecipeRow
+    arms: tuple[Arm, ...]
+
+    def arm(self, name: str) -> Arm:
+        """The arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
 
 
 def against_plain(ordered: ExperimentSpec) -> dict[str, ExperimentSpec]:

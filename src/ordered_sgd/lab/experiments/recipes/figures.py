@@ -112,7 +112,7 @@ def figure5(protocol: Protocol) -> Exhibit:
 def _rate_row(rate: float, protocol: Protocol) -> RecipeRow:
     arms = against_plain(problem_row(_CIFAR10, protocol).arms["ordered"].but(lr=rate))
     notes = ("Published: the training loss of both methods is nan.",) if rate == 0.5 else ()
-    return _cifar10_row(f"lr-{rate:g}", f"rate {rate:g}", arms, _of_table1(rate == 0.01), notes)
+    return _cifar10_row(f"lr-{rate:g}", f"rate {rate:g}", arms, TABLE1[_CIFAR10] if rate == 0.01 else None, notes)
 
 
 def figure6(protocol: Protocol) -> Exhibit:
@@ -125,7 +125,7 @@ def figure6(protocol: Protocol) -> Exhibit:
 
 def _size_row(s: int, protocol: Protocol) -> RecipeRow:
     arms = against_plain(problem_row(_CIFAR10, protocol).arms["ordered"].but(s=s, counts=False))
-    return _cifar10_row(f"s-{s}", f"s = {s}", arms, _of_table1(s == 64))
+    return _cifar10_row(f"s-{s}", f"s = {s}", arms, TABLE1[_CIFAR10] if s == 64 else None)
 
 
 def _cifar10_row(
@@ -133,8 +133,3 @@ def _cifar10_row(
 ) -> RecipeRow:
     name, title = f"{_CIFAR10}-{ending}", f"CIFAR-10, PreActResNet18, {words}"
     return RecipeRow(name, title, arms, controls=("ordered",), notes=notes, **printed_for(arms, printed))
-
-
-def _of_table1(same: bool) -> PrintedRow | None:
-    """Table 1's numbers for the row that has its settings; the figure prints none."""
-    return TABLE1[_CIFAR10] if same else None

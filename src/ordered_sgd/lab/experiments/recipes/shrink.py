@@ -3,7 +3,7 @@
 import math
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.lab.experiments.recipes.work import train_samples
+from ordered_sgd.lab.data.catalog import CATALOG
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 
 WITH_WIDTH = ("preact-resnet18",)  # models with an option `width`
@@ -46,6 +46,19 @@ def shrink(
         notes.append(f"width {width:g}")
         spec = _narrow(spec, width)
     return spec, ", ".join(notes)
+
+
+def train_samples(spec: ExperimentSpec) -> int:
+    """Samples that a run is trained on, if the data set is here as it was published."""
+    n = available_samples(spec)
+    return n if spec.validation == 0 else n - max(1, round(spec.validation * n))
+
+
+def available_samples(spec: ExperimentSpec) -> int:
+    """Samples of the published training set, as many as the spec takes."""
+    check_choice("available_samples", "data", spec.data, tuple(CATALOG), "Only the sizes of these data sets are known.")
+    n = CATALOG[spec.data].counts["train"]
+    return n if spec.train_size is None else min(n, spec.train_size)
 
 
 def _narrow(spec: ExperimentSpec, width: float) -> ExperimentSpec:

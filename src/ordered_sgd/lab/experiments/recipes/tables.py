@@ -69,12 +69,15 @@ def problem_row(name: str, protocol: Protocol, printed: PrintedRow | None = None
     """The row of a problem: plain SGD, ordered SGD and its control."""
     problem = PROBLEMS[name]
     spec = base(problem.data, problem.model, protocol, augmented=problem.augmented)
-    if problem.model in ("logistic", "svm") and not problem.augmented:
-        spec = spec.but(engine="kernels")  # many times faster than torch
-    if problem.model == "preact-resnet18":
-        spec = spec.but(engine=_WITH_BATCHNORM)
-    arms = against_plain(spec)
+    arms = against_plain(spec.but(engine=_engine(problem)))
     return RecipeRow(name, problem.title, arms, controls=("ordered",), **printed_for(arms, printed))
+
+
+def _engine(problem: PaperProblem, *, kernels: bool = True) -> str:
+    """The engine of a problem; linear models use the kernels, many times faster than torch, unless told otherwise."""
+    if problem.model == "preact-resnet18":
+        return _WITH_BATCHNORM
+    return "kernels" if kernels and problem.model in ("logistic", "svm") and not problem.augmented else "auto"
 
 
 def table1(protocol: Protocol) -> Exhibit:
@@ -190,6 +193,6 @@ def table5(protocol: Protocol) -> Exhibit:
 def _adam_row(name: str, protocol: Protocol, printed: PrintedRow) -> RecipeRow:
     row = problem_row(name, protocol)
     ordered = row.arms["ordered"]
-    engine = "auto" if ordered.engine == "kernels" else ordered.engine  # the kernels have no Adam
+    engine = _engine(PROBLEMS[name], kernels=False)  # the kernels have no Adam
     arms = against_plain(ordered.but(optimizer="adam", lr=ADAM_RATE, weight_decay=0.0, engine=engine))
     return RecipeRow(name, row.title, arms, controls=("ordered adam",), **printed_for(arms, printed))

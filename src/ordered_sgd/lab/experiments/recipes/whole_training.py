@@ -7,6 +7,7 @@ from ordered_sgd.lab.experiments.recipes.protocols import Protocol, base
 from ordered_sgd.lab.experiments.recipes.shrink import shrink
 from ordered_sgd.lab.experiments.recipes.tables import PROBLEMS
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.rules import LinearDecay
 
 WHOLE = ("mnist-lenet", "fashion-mnist-lenet")
 WHOLE_EPOCHS = 12
@@ -73,7 +74,7 @@ def batchnorm(protocol: Protocol) -> Exhibit:
     """What the engines' treatments of BatchNorm do to the error, on CIFAR-10."""
     full = base("cifar10", "preact-resnet18", protocol).but(accuracy="epoch", hidden_rule=False, counts=False, lr=0.05)
     spec, shrunk = shrink(full, epochs=BATCHNORM_EPOCHS, width=BATCHNORM_WIDTH, train_size=BATCHNORM_SAMPLES)
-    spec = spec.but(drops=(7,), rule="LinearDecay", rule_options=(("end", 0.25), ("epochs", BATCHNORM_EPOCHS)))
+    spec = spec.but(drops=(7,), q=LinearDecay(BATCHNORM_EPOCHS, end=0.25))
     engines = {
         "dense": spec.but(engine="dense"),
         "rows": spec.but(engine="rows", batchnorm="full-batch"),

@@ -6,10 +6,10 @@ from functools import cache
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ordered_sgd.errors import check_choice
 from ordered_sgd.lab.data.catalog import CATALOG
+from ordered_sgd.lab.experiments.plan import EVALUATE
+from ordered_sgd.lab.experiments.recipes.shrink import available_samples, train_samples
 from ordered_sgd.lab.experiments.spec import ExperimentSpec, Options
-from ordered_sgd.lab.experiments.train import EVALUATE
 from ordered_sgd.lab.models import build
 from ordered_sgd.rules import resolve_q
 
@@ -37,16 +37,10 @@ def work(spec: ExperimentSpec) -> float:
     return spec.epochs * (arithmetic + batches * BATCH)
 
 
-def train_samples(spec: ExperimentSpec) -> int:
-    """Samples that a run is trained on, if the data set is here as it was published."""
-    n = _available(spec)
-    return n if spec.validation == 0 else n - max(1, round(spec.validation * n))
-
-
 def judged_samples(spec: ExperimentSpec) -> int:
     """Samples of the test set, or of the held-out share."""
     if spec.validation > 0:
-        return _available(spec) - train_samples(spec)
+        return available_samples(spec) - train_samples(spec)
     return CATALOG[spec.data].counts["test"]
 
 
@@ -59,16 +53,10 @@ def forward_flops(model: str, options: Options, shape: tuple[int, ...], classes:
     return flops
 
 
-def _available(spec: ExperimentSpec) -> int:
-    check_choice("work", "data", spec.data, tuple(CATALOG), "Its size is known for these alone.")
-    n = CATALOG[spec.data].counts["train"]
-    return n if spec.train_size is None else min(n, spec.train_size)
-
-
 def _kept(spec: ExperimentSpec, s: int) -> float:
     """Share of the samples that is back-propagated."""
     if spec.path:
         return sum(min(q, s) for q, _ in spec.path) / (s * len(spec.path))
-    if spec.method == "ordered" and spec.q is not None:
-        return resolve_q(spec.q, s) / s
+    if spec.method == "ordered" and spec.fixed_q is not None:
+        return resolve_q(spec.fixed_q, s) / s
     return 1.0
