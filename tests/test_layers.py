@@ -13,9 +13,9 @@ SOURCE = ROOT / "src" / "ordered_sgd"
 LIBRARY = [
     {"errors", "jit"},
     {"rules", "batches", "theory"},
-    {"selection", "criterion", "hinge", "nonfinite"},
-    {"traps", "units", "ranks"},
-    {"adaptive", "mean"},
+    {"selection", "criterion", "hinge", "nonfinite", "rewind"},
+    {"traps", "units", "ranks", "agreement"},
+    {"adaptive", "mean", "selective"},
     {"loss", "engines"},
     {"record"},
     {"step"},

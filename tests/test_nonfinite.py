@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ordered_sgd import AccuracyRule, OrderedStep
 from ordered_sgd import step as step_module
-from ordered_sgd.engines.state import LEARNT_IN
 from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.rewind import LEARNT_IN
 from tests.step_parts import CE, OPTIMIZERS, batch, network, same, sgd, weights
 
 

@@ -19,6 +19,9 @@ _DOOR = {
     "OrderedLoss": "loss",
     "OrderedStep": "step",
     "StepRecord": "record",
+    "selective_backward": "selective",
+    "explain_backward": "selective",
+    "restore_backward": "selective",
     "multiclass_hinge": "hinge",
     "AccuracyRule": "rules",
     "FixedQ": "rules",
@@ -49,6 +52,9 @@ if TYPE_CHECKING:
     from .rules import LinearDecay as LinearDecay
     from .rules import LossMassRule as LossMassRule
     from .selection import select_top_q as select_top_q
+    from .selective import explain_backward as explain_backward
+    from .selective import restore_backward as restore_backward
+    from .selective import selective_backward as selective_backward
     from .step import OrderedStep as OrderedStep
 
 __all__ = [*_DOOR, *_MODULES, "__version__"]

@@ -102,26 +102,6 @@ def widen(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
-def agree(a: Tensor, b: Tensor) -> bool:
-    """Whether two computations of the same losses differ by no more than rounding; reads from the device."""
-    a, tolerance = widen(a.detach()), rounding(dtype_around(a))
-    return torch.allclose(a, b.to(a.dtype), rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def rounding(dtype: torch.dtype) -> float:
-    """How far two computations of the same losses or gradients may be apart, relative to their size.
-
-    In float32 rounding reaches 2e-4, for a triplet loss; samples that influence each other start near 1e-2.
-    """
-    return {torch.float64: 1e-6, torch.float32: 1e-3}.get(dtype, 5e-2)
-
-
-def dtype_around(values: Tensor) -> torch.dtype:
-    """The dtype that values were computed in: that of an autocast around them, or their own."""
-    kind = values.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
-
-
 def mean_of_rows(values: Tensor, rows: Tensor) -> Tensor:
     """Mean of the chosen values."""
     if rows.shape[0] == values.shape[0]:

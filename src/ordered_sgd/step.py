@@ -16,12 +16,12 @@ from ordered_sgd.engines.auto import ENGINES, AutoEngine, make_engine
 from ordered_sgd.engines.memory import MemoryEngine, check_index, refuse_for_memory
 from ordered_sgd.engines.parallel import parallel
 from ordered_sgd.engines.recall import Kept, Recall
-from ordered_sgd.engines.state import Buffers, device_of
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.loss import OrderedLoss, Selection
 from ordered_sgd.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
 from ordered_sgd.ranks import Joined, join
 from ordered_sgd.record import StepRecord
+from ordered_sgd.rewind import Buffers, device_of
 from ordered_sgd.rules import Rule
 from ordered_sgd.selection import row_weights
 from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm

@@ -71,7 +71,7 @@ def test_a_coupling_beside_batchnorm_is_found_and_run_densely() -> None:
     step = OrderedStep(
         model, CRITERION, torch.optim.SGD(model.parameters(), lr=0.0), q=5, engine="rows", batchnorm="full-batch"
     )
-    with pytest.warns(UserWarning, match="samples must not influence each other for engine rows"):
+    with pytest.warns(UserWarning, match="engine rows: samples must not influence each other"):
         record = step(x, y)
     assert record.engine == "dense"
     OrderedStep(twin, CRITERION, torch.optim.SGD(twin.parameters(), lr=0.0), q=5, engine="dense")(x, y)

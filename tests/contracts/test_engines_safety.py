@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from ordered_sgd.engines import rows as rows_module
 from ordered_sgd.engines import twopass as twopass_module
+from ordered_sgd.selective import split as rows_module
 from tests.contracts.engine_cases_common import Model, floats
 from tests.contracts.engine_checks import Twins, network
 

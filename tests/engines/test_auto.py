@@ -6,8 +6,8 @@ from torch import nn
 
 from ordered_sgd import OrderedStep
 from ordered_sgd.engines import auto
-from ordered_sgd.engines.rows import _BackwardOfRows
 from ordered_sgd.lab.models import LeNet
+from ordered_sgd.selective import compiler
 from tests.contracts.engine_checks import Listed
 
 QS = (64, 32, 16, 8, 4)
@@ -21,8 +21,8 @@ def test_after_ten_steps_with_each_q_nothing_is_compiled_or_compared_again(monke
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=Listed(QS))
     work: list[str] = []
-    check = _BackwardOfRows._check
-    monkeypatch.setattr(_BackwardOfRows, "_check", lambda *given: (work.append("compare"), check(*given))[1])
+    check = compiler.check_rows
+    monkeypatch.setattr(compiler, "check_rows", lambda *given: (work.append("compare"), check(*given))[1])
     compiled = torch._dynamo.utils.counters["stats"]
     for q in QS:
         before: tuple[int, int] | None = None

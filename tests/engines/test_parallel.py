@@ -8,8 +8,8 @@ from ordered_sgd.engines import Scored
 from ordered_sgd.engines.accumulate import samples_in_all, two_passes
 from ordered_sgd.engines.auto import make_engine
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.state import Buffers
 from ordered_sgd.errors import ArgumentError
+from ordered_sgd.rewind import Buffers
 from tests.contracts.engine_checks import quiet
 from tests.step_parts import CE, batch
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ordered_sgd.agreement import agree
 from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored, which_right
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.errors import ArgumentError, message, warn
-from ordered_sgd.selection import agree
+from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 
 
 def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | None:

@@ -17,8 +17,8 @@ from torch.utils.flop_counter import flop_registry
 from ordered_sgd.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.state import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.errors import ArgumentError, check_choice, first_line, message
+from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 

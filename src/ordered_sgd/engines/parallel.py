@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ordered_sgd.engines.state import device_of
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.ranks import check_group, numbers_of_all
+from ordered_sgd.rewind import device_of
 
 
 class OneProcess:

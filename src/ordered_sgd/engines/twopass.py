@@ -18,13 +18,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ordered_sgd.agreement import agree, dtype_around, largest_difference, rounding
 from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored
 from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.rows_check import largest_difference
-from ordered_sgd.engines.state import Buffers, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
-from ordered_sgd.selection import agree, dtype_around, rounding, select_rows
+from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.selection import select_rows
 
 log = logging.getLogger("ordered_sgd")
 

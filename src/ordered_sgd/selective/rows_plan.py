@@ -7,7 +7,7 @@ Nothing is guessed from numbers: what is not certain ends in a reason to run the
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +52,7 @@ class RowsPlan:
     symbols
         Where the values of the symbols other than the batch can be read: symbol -> (argument, dimension or None).
     batch
-        An argument and a dimension of size s.
+        An argument, a dimension of it, and the factor by which it is larger than s.
     reason
         Why the whole graph must run instead; None when rows will do.
     lenient
@@ -66,7 +66,7 @@ class RowsPlan:
     tangents: list[int]
     results: list[Rows | None]
     symbols: dict[sympy.Symbol, tuple[int, int | None]]
-    batch: tuple[int, int]
+    batch: tuple[int, int, Any]
     reason: str | None = None
     lenient: bool = False
     dtype: torch.dtype = torch.float32
@@ -77,13 +77,14 @@ def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: b
     try:
         return _make_plan(forward, backward, batchnorm=batchnorm)
     except NoPlanError as error:
-        return RowsPlan([], [], [], [], {}, (0, 0), reason=str(error))
+        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error))
 
 
 def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
     inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
     tangents = [i for i, node in enumerate(inputs) if node.name.startswith("tangents")]
-    symbol = _batch_symbol(inputs[i] for i in tangents)
+    primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
+    symbol = _batch_symbol([inputs[i] for i in tangents], primals)
     for node in (*forward.graph.nodes, *backward.graph.nodes):
         if node.op == "call_function" and any(word in str(node.target) for word in _POSITIONS):
             raise NoPlanError(f"{_name(node)} keeps positions within the batch")
@@ -91,15 +92,17 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         if isinstance(node.target, torch._ops.HigherOrderOperator) or _is_random(node):
             raise NoPlanError(f"{_name(node)} in the backward draws random numbers or is not an operator of torch")
     places = follow(forward, symbol)
-    lenient = _refuse_coupling(forward, backward, symbol, batchnorm=batchnorm)
+    answers = _outputs_with_gradient(forward, [inputs[i] for i in tangents])
+    lenient = _refuse_coupling(forward, backward, symbol, answers, batchnorm=batchnorm)
     by_name = {node.name: node for node in forward.graph.nodes}
+    shaped_like = {**by_name, **{inputs[i].name: answer for i, answer in zip(tangents, answers, strict=True)}}
     same_as = _aliases(inputs, by_name)
     read = {same for node, same in zip(inputs, same_as, strict=True) if _is_read(node)}  # by itself, or as its twin
     arguments: list[Rows | str | None] = []
     for node, same in zip(inputs, same_as, strict=True):
         value = node.meta["val"]
         if isinstance(value, Tensor):
-            known = places.get(by_name.get(node.name, node))
+            known = places.get(shaped_like.get(node.name, node))
             place = _place(value, symbol, known, node.name)
             arguments.append(place and replace(place, read=same in read))
         elif isinstance(value, torch.SymInt) and symbol in _expr(value).free_symbols:
@@ -110,18 +113,19 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
             arguments.append(None)
     (outputs,) = (node for node in backward.graph.nodes if node.op == "output")
     results = [
-        _place(node.meta["val"], symbol, None, node.name)
+        _place(node.meta["val"], symbol, places.get(primal), node.name)
         if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor)
         else None
-        for node in outputs.args[0]
+        for node, primal in zip(outputs.args[0], primals, strict=True)
     ]
+    first, place = next((i, how) for i in tangents if isinstance(how := arguments[i], Rows))
     return RowsPlan(
         arguments=arguments,
         same_as=same_as,
         tangents=tangents,
         results=results,
         symbols=_symbols(inputs, symbol),
-        batch=(tangents[0], 0),
+        batch=(first, place.dim, _plain(place.a * place.b)),
         lenient=lenient,
         dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
     )
@@ -132,12 +136,36 @@ def _dtypes(graph: fx.GraphModule) -> set[torch.dtype]:
     return {value.dtype for value in values if value.is_floating_point()}
 
 
-def _batch_symbol(tangents: Iterable[fx.Node]) -> sympy.Symbol:
+def _batch_symbol(tangents: Sequence[fx.Node], primals: Sequence[fx.Node]) -> sympy.Symbol:
+    """The symbol of the batch size: the first dimension of an input that is in the first dimension of an output."""
+    inputs = [node.meta["val"] for node in primals]
+    known = {_expr(value.shape[0]) for value in inputs if isinstance(value, Tensor) and value.dim() > 0}
     for node in tangents:
         value = node.meta["val"]
-        if isinstance(value, Tensor) and value.dim() > 0 and isinstance(_expr(value.shape[0]), sympy.Symbol):
-            return _expr(value.shape[0])
+        if isinstance(value, Tensor) and value.dim() > 0:
+            size = _expr(value.shape[0])
+            found = [size] if isinstance(size, sympy.Symbol) else sorted(size.free_symbols & known, key=str)
+            if found:
+                return found[0]
     raise NoPlanError("the batch has no symbolic dimension")
+
+
+def _outputs_with_gradient(forward: fx.GraphModule, tangents: Sequence[fx.Node]) -> list[fx.Node]:
+    """The output of the forward graph that each incoming gradient belongs to."""
+    (outputs,) = (node for node in forward.graph.nodes if node.op == "output")
+    described = [getattr(node.meta.get("desc"), "output", None) for node in tangents]
+    if outputs.meta.get("desc") and all(described):
+        by_description = dict(zip(outputs.meta["desc"], outputs.args[0], strict=True))
+        return [by_description[one] for one in described]
+    floats = [  # before torch 2.9: in their order, unless buffers that change come first
+        node
+        for node in outputs.args[0]
+        if isinstance(node, fx.Node) and isinstance(v := node.meta.get("val"), Tensor) and v.is_floating_point()
+    ][: len(tangents)]
+    shapes = [[_expr(size) for size in node.meta["val"].shape] for node in (*floats, *tangents)]
+    if shapes[: len(tangents)] != shapes[len(tangents) :]:
+        raise NoPlanError("an incoming gradient belongs to no output")
+    return floats
 
 
 def _expr(size: Any) -> Any:
@@ -240,23 +268,21 @@ def _inherited(
 
 
 def _refuse_coupling(
-    forward: fx.GraphModule, backward: fx.GraphModule, symbol: sympy.Symbol, *, batchnorm: bool
+    forward: fx.GraphModule,
+    backward: fx.GraphModule,
+    symbol: sympy.Symbol,
+    answers: Sequence[fx.Node],
+    *,
+    batchnorm: bool,
 ) -> bool:
-    """Raise for a trained value that loses the batch, or carries it twice, on its way to the losses.
+    """Raise for a trained value that loses the batch, or carries it twice, on its way to an output that has it.
 
     Returns whether BatchNorm was let through by name.
     """
     (results,) = (node for node in backward.graph.nodes if node.op == "output")
     primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
     trained = {node for node, grad in zip(primals, results.args[0], strict=False) if grad is not None}
-    (outputs,) = (node for node in forward.graph.nodes if node.op == "output")
-    tangents = sum(node.name.startswith("tangents") for node in backward.graph.nodes if node.op == "placeholder")
-    floats = [
-        node
-        for node in outputs.args[0]
-        if isinstance(node, fx.Node) and isinstance(v := node.meta.get("val"), Tensor) and v.is_floating_point()
-    ]
-    reach = _ancestors(floats[:tangents])
+    reach = _ancestors([node for node in answers if _batch_dims(node.meta["val"], symbol)])
     lenient = False
     for node in forward.graph.nodes:
         if node.op != "call_function" or _name(node) == "aten.detach":

@@ -1,0 +1,78 @@
+"""Any model, in place: its calls are compiled so that their backward skips samples without a gradient."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.errors import message, warn
+from ordered_sgd.selective.compiler import CheckedRuns, NotCompiledError, SelectiveBackend
+from ordered_sgd.selective.explain import BackwardReport
+
+
+class SelectiveCall:
+    """What a model runs in place of its own call.
+
+    Parameters
+    ----------
+    model
+        Called with gradients it runs compiled, by a backend whose backward computes only samples that have a gradient;
+        without gradients, inside a transform of torch.func or once something went wrong, as it is.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.report = BackwardReport()
+        self._runs = CheckedRuns(model, model._call_impl, SelectiveBackend(self.report))
+        self._entered = Entered()
+        _warn_if_not_entered(model, self._entered)
+
+    @torch._dynamo.disable(recursive=False)  # type: ignore[untyped-decorator]  # an outer torch.compile runs this as it is
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs of the model."""
+        plain = partial(self.model._call_impl, *args, **kwargs)
+        if not torch.is_grad_enabled() or self.report.plain is not None or _in_transform():
+            return plain()
+        self._entered.once = True
+        forwards = self._runs.backend.forwards
+        try:
+            outputs = self._runs(partial(self._runs.compiled, *args, **kwargs), plain, (args, kwargs))
+        except NotCompiledError as error:
+            self._give_up(str(error))
+            return plain()
+        if self._runs.backend.forwards == forwards:
+            self._give_up("torch.compile traced nothing, as past its limit of recompiles")
+        return outputs
+
+    def _give_up(self, reason: str) -> None:
+        self.report.plain = reason
+        remedy = "The gradient is exact, and no time is saved: call restore_backward(model) to silence this."
+        warn(message("selective_backward", "the model", "run selectively", reason, remedy))
+
+
+@dataclass
+class Entered:
+    """Whether a selective model was called."""
+
+    once: bool = False
+
+
+def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
+    """Warn with the first gradient of the first parameter if no call came before it."""
+    parameter = next((p for p in model.parameters() if p.requires_grad), None)
+
+    def look(_: Tensor) -> None:
+        hook.remove()
+        if not entered.once:
+            got = "a gradient without a call of the model itself"
+            remedy = "Call model(x), not model.forward(x), and leave torch.compile(model) and model.compile() out."
+            warn(message("selective_backward", "the model", "be called for its backward to be selective", got, remedy))
+
+    if parameter is not None:
+        hook = parameter.register_post_accumulate_grad_hook(look)
+
+
+def _in_transform() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None

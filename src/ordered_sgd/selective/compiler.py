@@ -1,0 +1,181 @@
+"""torch.compile with graphs as they are, each backward split by rows where it can be, and checked against the model."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import default_partition
+from torch.utils._pytree import tree_leaves
+
+from ordered_sgd.agreement import agree
+from ordered_sgd.errors import first_line
+from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.selective.couplings import check_rows
+from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.selective.rows_plan import make_plan
+from ordered_sgd.selective.split import SplitBackward
+
+
+class SelectiveBackend:
+    """What torch.compile is given as ``backend=``.
+
+    Parameters
+    ----------
+    report
+        Told what every backward pass ran.
+    batchnorm
+        Let BatchNorm in training through: full-batch statistics, with its backward over the rows that are computed.
+    verify_every
+        Repeat the comparison with the whole backward every so many passes; 0: only for each new graph.
+
+    Attributes
+    ----------
+    graphs : int
+        Forward graphs that were compiled.
+    forwards : int
+        Forward graphs that were run.
+    """
+
+    def __init__(self, report: BackwardReport, *, batchnorm: bool = False, verify_every: int = 0) -> None:
+        self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
+        self.graphs = self.forwards = 0
+        self._compile = aot_autograd(
+            fw_compiler=self._forward, bw_compiler=self._backward, partition_fn=self._partition
+        )
+
+    def __call__(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        """The compiled graph."""
+        return self._compile(graph, inputs, **options)
+
+    def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        forward, backward = default_partition(joint, inputs, **options)
+        # the graph is copied before it is compiled, so the plan must travel with it
+        backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
+        return forward, backward
+
+    def _forward(self, graph: fx.GraphModule, inputs: Any) -> Any:
+        self.graphs += 1
+        metadata: Any = torch._guards.TracingContext.get().fw_metadata
+        metadata.bw_donated_idxs = []  # nothing saved is overwritten: a graph may be kept and run twice
+
+        def run(*arguments: Any) -> Any:
+            self.forwards += 1
+            return graph.forward(*arguments)
+
+        return _boxed(run)
+
+    def _backward(self, graph: fx.GraphModule, inputs: Any) -> Any:
+        return _boxed(SplitBackward(graph, graph.meta["rows_plan"], self.report, check_rows, self._verify_every))
+
+
+def _boxed(function: Any) -> Any:
+    def run(arguments: list[Any]) -> Any:
+        taken = list(arguments)
+        arguments.clear()  # the caller must not keep what was saved alive
+        return function(*taken)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class NotCompiledError(Exception):
+    """Why the compiled function cannot be used."""
+
+
+Outputs = TypeVar("Outputs")
+
+
+class CheckedRuns:
+    """Runs of a compiled function of a model, whose outputs are compared with those of the model for every new graph.
+
+    Parameters
+    ----------
+    model
+        Its buffers, and the generators, are as after a single run.
+    function
+        Calls the model with what it is given.
+    backend
+        Compiles the function.
+    """
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any], backend: SelectiveBackend) -> None:
+        self.backend, self._buffers = backend, Buffers(model)
+        self.compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
+        # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
+        recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
+        self._changed = {"allow_rnn": True} if recurrent and nn.LSTM not in recurrent else {}
+
+    def __call__(self, run: Callable[[], Outputs], reference: Callable[[], Any], batch: Any) -> Outputs:
+        """What `run`, which calls `compiled` with the batch, returns.
+
+        Raises `NotCompiledError`, with everything as before, where it cannot be compiled or differs from `reference`,
+        the same without torch.compile.
+        """
+        mark_batch(batch)
+        before = random_state(device_of(self._buffers.model)), self._buffers.save()
+        graphs, forwards = self.backend.graphs, self.backend.forwards
+        try:
+            with self._settings():
+                outputs = run()
+        except Exception as error:
+            if not _from_compiler(error):
+                raise
+            self._rewind(*before)
+            raise NotCompiledError(f"the model could not be compiled ({first_line(error)})") from error
+        if self.backend.forwards == forwards:  # what was run is the model itself: past the limit of recompiles, say
+            return outputs
+        if self.backend.graphs == graphs or _saves_elsewhere():
+            return outputs
+        self._rewind(*before)
+        with torch.no_grad():
+            same = _agree(outputs, reference())
+        self._rewind(*before)
+        if not same:
+            raise NotCompiledError("the compiled model gives other outputs")
+        with self._settings():
+            return run()  # once more, since buffers were written after the first time
+
+    def _settings(self) -> Any:
+        changed = {"skip_nnmodule_hook_guards": False, **self._changed}  # hooks may be added later
+        return torch._dynamo.config.patch(changed)
+
+    def _rewind(self, random: list[Tensor], saved: Any) -> None:
+        restore_random_state(random, device_of(self._buffers.model))
+        self._buffers.load(saved)
+
+
+def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a new code object: torch.compile counts recompiles per code object, over all models."""
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    run.__code__ = run.__code__.replace()
+    return run
+
+
+def _saves_elsewhere() -> bool:
+    """Whether hooks take what is saved, as those of checkpointing, which count it: nothing may be run twice."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _agree(outputs: Any, expected: Any) -> bool:
+    pairs = zip(tree_leaves(outputs), tree_leaves(expected), strict=True)
+    floats = [(a, b) for a, b in pairs if isinstance(a, Tensor) and a.is_floating_point()]
+    return all(a.shape == b.shape and agree(a, b) for a, b in floats)
+
+
+def mark_batch(batch: Any) -> None:
+    """Tell torch.compile that the first dimension of the batch's tensors varies, and no other."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    sizes = [tensor.shape[0] for tensor in tensors]
+    for tensor, size in zip(tensors, sizes, strict=True):
+        if size == sizes[0] and size > 1:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
+def _from_compiler(error: Exception) -> bool:
+    """Whether torch's compiler raised it, and not the model."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch.fx", "torch._functorch", "torch._subclasses"))

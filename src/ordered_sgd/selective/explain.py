@@ -1,0 +1,77 @@
+"""What the backward passes of a model did: how many samples they computed, and why not fewer."""
+
+import logging
+from dataclasses import dataclass, field
+
+from ordered_sgd.errors import message, warn
+
+log = logging.getLogger("ordered_sgd")
+
+
+@dataclass
+class BackwardReport:
+    """What the backward passes of a model did so far.
+
+    Attributes
+    ----------
+    name : str
+        Who ran them, for messages.
+    remedy : str
+        What a warning of samples that influence each other advises.
+    passes : int
+        Backward passes, one for each traced part of the model.
+    skipping : int
+        Passes that left samples out.
+    rows : int
+        Samples whose gradient was computed, in all passes whose batch is known.
+    samples : int
+        Samples in the batches of those passes.
+    reasons : dict of str to int
+        Why a pass could not leave samples out, and how often.
+    plain : str or None
+        Why the model runs as without `selective_backward`; None if it does not.
+    """
+
+    name: str = "selective_backward"
+    remedy: str = "The gradient is exact, and no time is saved: call restore_backward(model) to silence this."
+    passes: int = 0
+    skipping: int = 0
+    rows: int = 0
+    samples: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    plain: str | None = None
+
+    def some(self, rows: int, s: int) -> None:
+        """A pass computed some rows of a batch of s."""
+        self.passes += 1
+        self.skipping += 1
+        self.rows += rows
+        self.samples += s
+
+    def whole(self, reason: str | None, s: int = 0) -> None:
+        """A pass computed its whole batch: because every sample has a gradient (None), or for another reason."""
+        self.passes += 1
+        self.rows += s
+        self.samples += s
+        if reason is not None:
+            self.say(reason)
+
+    def say(self, reason: str, *, coupled: bool = False) -> None:
+        """Count the reason; the first time it is logged, and warned of where samples influence each other."""
+        known = reason in self.reasons
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        if known:
+            return
+        log.info("%s runs the whole backward: %s", self.name, reason)
+        if coupled:
+            warn(message(self.name, "samples", "not influence each other", reason, self.remedy))
+
+    def __str__(self) -> str:
+        if self.plain is not None:
+            return f"The model runs as without selective_backward: {self.plain}."
+        if self.passes == 0:
+            return "No backward pass yet."
+        share = f"{100 * self.rows / self.samples:.0f} % of the samples" if self.samples else "whole batches"
+        text = f"{self.passes} backward passes computed {share}; {self.skipping} of them left samples out."
+        why = "".join(f"\nWhole batch, {count} times: {reason}" for reason, count in self.reasons.items())
+        return text + why
