@@ -42,7 +42,7 @@ class SelectiveBackend:
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
         self.graphs = self.forwards = 0
         self._compile = aot_autograd(
-            fw_compiler=self._forward, bw_compiler=self._backward, partition_fn=self._partition
+            fw_compiler=self._forward, bw_compiler=self._backward, partition_fn=self._partition, decompositions=_DROPOUT
         )
 
     def __call__(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
@@ -78,6 +78,27 @@ def _boxed(function: Any) -> Any:
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _dropout(x: Tensor, p: float, train: bool | None) -> Any:
+    """Dropout as an eager model on the CPU computes it: one product with a scaled mask, not two with one of booleans.
+
+    Only where `torch.bernoulli` draws in the same order: it makes a contiguous tensor.
+    """
+    if not train or not 0 < p < 1 or not x.is_contiguous() or x.device.type != "cpu":
+        return NotImplemented
+    kept = torch.bernoulli(x, 1 - p).div(1 - p)
+    return x * kept, kept
+
+
+def _dropout_backward(gradient: Tensor, kept: Tensor, scale: float) -> Any:
+    return NotImplemented if kept.dtype == torch.bool else gradient * kept
+
+
+_DROPOUT = {
+    torch.ops.aten.native_dropout.default: _dropout,
+    torch.ops.aten.native_dropout_backward.default: _dropout_backward,
+}
 
 
 class NotCompiledError(Exception):
