@@ -1,5 +1,7 @@
 """What `auto` runs, and that it has made up its mind after a few steps."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -72,7 +74,7 @@ def test_a_state_that_is_loaded_leaves_the_choice_as_it_was() -> None:
     x, y = torch.randn(64, 1, 16, 16), torch.randint(10, (64,))
 
     def made() -> OrderedStep:
-        model = nn.Sequential(nn.Conv2d(1, 96, 5), nn.BatchNorm2d(96), nn.ReLU(), nn.Flatten(), nn.Linear(13824, 10))
+        model = nn.Sequential(nn.Conv2d(1, 96, 5), nn.Dropout(0.1), nn.ReLU(), nn.Flatten(), nn.Linear(13824, 10))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         return OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=16)
 
@@ -87,6 +89,23 @@ def test_a_state_that_is_loaded_leaves_the_choice_as_it_was() -> None:
     later.model.train()
     assert later(x, y).engine == "rows"
     assert later.why == step.why
+
+
+def test_batchnorm_in_training_runs_densely_and_a_warning_names_the_approximation() -> None:
+    x, y = torch.randn(64, 1, 16, 16), torch.randint(10, (64,))
+    found = []
+    for engine in ("auto", "dense"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 96, 5), nn.BatchNorm2d(96), nn.ReLU(), nn.Flatten(), nn.Linear(13824, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=16, engine=engine)  # type: ignore[arg-type]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert [step(x, y).engine for _ in range(3)] == ["dense"] * 3
+        said = [str(one.message) for one in caught if one.category is UserWarning]
+        assert ['engine="rows", batchnorm="full-batch"' in text for text in said] == [True] * (engine == "auto")
+        found.append([value.clone() for value in model.state_dict().values()])
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*found, strict=True))
 
 
 def test_an_operation_that_cannot_be_counted_does_not_cost_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

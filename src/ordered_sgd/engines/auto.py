@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from ordered_sgd.engines import Backward, Choose, Computed, Engine, Score
 from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.errors import ArgumentError, check_choice, first_line, message
+from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
@@ -30,8 +30,8 @@ ROWS_FROM = 1e8
 class AutoEngine:
     """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
 
-    With BatchNorm in training rows takes the statistics of the whole batch: not the one-liner's gradient, though its
-    test error is not clearly another one in RESULTS.md.
+    It is always exact: a model with BatchNorm in training runs densely, and a warning says how to ask for the
+    approximation by name.
 
     Parameters
     ----------
@@ -73,21 +73,22 @@ class AutoEngine:
     def decide(self, operations: int) -> None:
         """Settle on an engine by the floating-point operations of a step."""
         self.operations, self.why = operations, self.dense.parallel.why_not_rows
-        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
-        if any(isinstance(module, nn.SyncBatchNorm) for module in norms):
-            self.why = "SyncBatchNorm in training couples the samples of all ranks"
-        elif operations < ROWS_FROM and self.why is None:
+        if operations < ROWS_FROM and self.why is None:
             self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
+        elif self.why is None and self._couples():
+            self.why = "BatchNorm in training couples the samples of a batch"
+            remedy = 'Pass engine="rows", batchnorm="full-batch" for an approximation in less time, or engine="dense".'
+            warn(message("OrderedStep", "samples", "not influence each other to be skipped", self.why, remedy))
         if self.why is not None:
             self._chosen = self.dense
             log.info("engine auto runs dense: %s", self.why)
             return
-        options: dict[str, Any] = {"verify_every": self._verify_every}
-        if norms:
-            options["batchnorm"] = "full-batch"
-            self.why = "BatchNorm has the statistics of the whole batch, and its backward those of the kept samples"
+        options = {"verify_every": self._verify_every}
         self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
-        log.info("engine auto runs rows: %s", self.why or f"{operations:.0e} operations")
+        log.info("engine auto runs rows: %.0e operations", operations)
+
+    def _couples(self) -> bool:
+        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
 
     def resume(self, operations: int) -> None:
         """Decide by what was counted before a checkpoint, in the next step: BatchNorm may not be in training now."""
