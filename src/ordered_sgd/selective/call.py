@@ -25,7 +25,7 @@ class SelectiveCall:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.report = BackwardReport()
-        self._runs = CheckedRuns(model, model._call_impl, SelectiveBackend(self.report))
+        self._runs = CheckedRuns(model, model._call_impl, SelectiveBackend(self.report, eager_dropout=True))
         self._entered = Entered()
         _warn_if_not_entered(model, self._entered)
 
