@@ -18,6 +18,7 @@ LIBRARY = [
     {"adaptive", "mean", "selective"},
     {"loss", "engines"},
     {"record"},
+    {"selector"},
     {"step"},
     {"optim", "linear", "diagnostics", "integrations"},
 ]

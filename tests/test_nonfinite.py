@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ordered_sgd import AccuracyRule, OrderedStep
-from ordered_sgd import step as step_module
+from ordered_sgd import selector as selector_module
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.rewind import LEARNT_IN
 from tests.step_parts import CE, OPTIMIZERS, batch, network, same, sgd, weights
@@ -59,7 +59,7 @@ def test_finite_losses_whose_mean_overflows_are_not_called_infinite() -> None:
 @pytest.fixture
 def on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of an accelerator, on the CPU: nothing is read before the next step."""
-    monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
+    monkeypatch.setattr(selector_module, "_reads_are_free", lambda losses: False)
 
 
 DEFERRED = {
@@ -159,7 +159,7 @@ def test_nothing_is_read_from_the_device_in_a_step_of_a_fused_optimizer() -> Non
 
 
 def test_an_undone_step_is_not_complained_of_after_a_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
+    monkeypatch.setattr(selector_module, "_reads_are_free", lambda losses: False)
     model = network()
     step = OrderedStep(model, CE, sgd(model, fused=True), q=4)
     step(*batch())
@@ -177,7 +177,7 @@ def test_a_bad_batch_leaves_running_statistics_alone(
     deferred: bool, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if deferred:
-        monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
+        monkeypatch.setattr(selector_module, "_reads_are_free", lambda losses: False)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
     step = OrderedStep(model, CE, sgd(model, fused=fused), q=4, nonfinite="skip")
     step(*batch())
@@ -191,7 +191,7 @@ def test_a_bad_batch_leaves_running_statistics_alone(
 @pytest.mark.parametrize("deferred", [False, True])
 def test_the_answers_of_a_batch_that_is_skipped_do_not_count(deferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if deferred:
-        monkeypatch.setattr(step_module, "_reads_are_free", lambda losses: False)
+        monkeypatch.setattr(selector_module, "_reads_are_free", lambda losses: False)
     model = network()
     step = OrderedStep(model, CE, sgd(model, fused=True), q=AccuracyRule(), nonfinite="skip")
     x, y = batch()

@@ -1,7 +1,6 @@
 """Algorithm 1: one update of ordered SGD."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,21 +9,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ordered_sgd.criterion import countable, right_answers
-from ordered_sgd.engines import Computed, Right, Scored, count_right
-from ordered_sgd.engines.accumulate import one_pass, samples_in_all, two_passes
-from ordered_sgd.engines.auto import ENGINES, AutoEngine, make_engine
-from ordered_sgd.engines.memory import MemoryEngine, check_index, refuse_for_memory
+from ordered_sgd.engines import Ahead, Losses, Recall, Scored
+from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_in_all, samples_of
+from ordered_sgd.engines.auto import ENGINES, make_engine
+from ordered_sgd.engines.memory import refuse_for_memory
 from ordered_sgd.engines.parallel import parallel
-from ordered_sgd.engines.recall import Kept, Recall
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.loss import OrderedLoss, Selection
-from ordered_sgd.nonfinite import Verdict, inspect_losses, masked_step, masks_itself
-from ordered_sgd.ranks import Joined, join
+from ordered_sgd.nonfinite import Verdict, masked_step, masks_itself
 from ordered_sgd.record import StepRecord
-from ordered_sgd.rewind import Buffers, device_of
+from ordered_sgd.rewind import Buffers
 from ordered_sgd.rules import Rule
-from ordered_sgd.selection import row_weights
-from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm
+from ordered_sgd.selector import RanksSelector, Selector
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -141,22 +137,24 @@ class OrderedStep:
             _where="OrderedStep",
         )
         self._parallel = parallel(model, group)
+        inner = self._parallel.model
         if engine == "memory":
             refuse_for_memory(selection, group)
             engine_options = {**engine_options, "generator": self.loss.generator}
-        self._engine = make_engine(engine, self._parallel.model, self._score, engine_options, self._parallel)
-        self._memory = self._engine if isinstance(self._engine, MemoryEngine) else None
+        self.engine = make_engine(engine, inner, self._score, engine_options, self._parallel)
         self.forward = forward or _call
         self.max_grad_norm = max_grad_norm
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self.selector = (
+            Selector(self.loss, inner, self.scaler)
+            if group is None
+            else RanksSelector(self.loss, inner, self.scaler, group)
+        )
         self.nonfinite = nonfinite
         self.steps = 0
         self._verdict = Verdict()
-        self._divisor = 1.0  # what the sum of the kept losses is divided by
-        self._joined: Joined | None = None  # the losses of all ranks, and which are kept, of the last step
-        self._kept: Tensor | None = None
-        self._buffers = Buffers(self._parallel.model)
-        self._couples = has_batchnorm(self._parallel.model)
+        self._buffers = Buffers(inner)
+        self._micro = MicroBatches(self._score, self._parallel, self._buffers)
 
     def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None, index: Any = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
@@ -167,13 +165,15 @@ class OrderedStep:
         other engine looks at it.
         """
         self._raise_late()
-        if self._memory is not None:
-            index = check_index(index, y, device_of(self._parallel.model))
-        batches = self._micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
+        index = self.engine.checked_index(index, y)
+        batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self.optimizer.zero_grad()
         self._parallel.begin()
         before = self._buffers.save()
-        computed = self._gradient(batches, whole=y is not None, index=index)  # lines 4 and 5
+        scored = self._forward(batches, whole=y is not None, index=index)  # line 3: losses with their graph
+        choice = self.selector.choose(scored, self.steps)  # line 4
+        self._verdict = choice.verdict
+        computed = scored.abandon() if choice.kept is None else scored.backward(choice.kept)  # line 5
         if computed.rows is not None and self._may_update():
             self._update()  # line 6
             if self._verdict.bad is not None:
@@ -185,7 +185,7 @@ class OrderedStep:
                 self._raise_late()
             computed = computed._replace(rows=None)
         self.steps += 1
-        return self._record(computed)
+        return self.selector.record(computed, choice, self._verdict)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch; see `OrderedLoss.end_epoch`."""
@@ -195,12 +195,12 @@ class OrderedStep:
     @property
     def why(self) -> str | None:
         """Why another way of computing the gradient ran than the engine's name promises; None when it did not."""
-        return self._engine.why
+        return self.engine.why
 
     @property
     def recall(self) -> Recall | None:
         """Share of the q largest losses that ``engine="memory"`` found in its last audits, with its interval."""
-        return None if self._memory is None else self._memory.recall
+        return self.engine.recall
 
     @property
     def q(self) -> int | None:
@@ -214,83 +214,39 @@ class OrderedStep:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""
-        operations = self._engine.operations if isinstance(self._engine, AutoEngine) else None
-        state = {"loss": self.loss.state_dict(), "steps": self.steps, "operations": operations}
-        return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
+        return {"loss": self.loss.state_dict(), "steps": self.steps, "engine": self.engine.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.loss.load_state_dict(state["loss"])
         self.steps = state["steps"]
-        if state.get("operations") is not None and isinstance(self._engine, AutoEngine):
-            self._engine.resume(state["operations"])  # not anew: the next step must be the one that would have come
-        if self._memory is not None and "memory" in state:
-            self._memory.load_state_dict(state["memory"])
+        if state["engine"]:
+            self.engine.load_state_dict(state["engine"])
         self._verdict = Verdict()  # of a step that has been undone
 
-    def _gradient(
-        self, batches: Sequence[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Any = None
-    ) -> Computed:
-        """Lines 4 and 5: the q largest losses, and the gradient of their mean in the parameters."""
-        if self._memory is not None:
-            s = index.shape[0]
-            kept = Kept(self.loss.q_for(s), self.loss.trimmed_of(s))
-            return self._memory(batches[0], kept.q >= s, self._choose, self._backward, index=index, kept=kept)
-        if whole and self.group is not None:  # how many there are in all is known with the losses: go by those so far
-            return self._engine(batches[0], self.loss.keeps_all, self._choose, self._backward)
-        sizes = [_length(y) for _, y, _ in batches]
-        total = None if None in sizes else sum(size for size in sizes if size is not None)
-        s = total
-        if self.group is not None:
-            total = samples_in_all(total, len(batches), self._parallel)
-        keeps_all = total is not None and self.loss.q_for(total) >= total  # else it is known once the losses are
-        if len(batches) == 1 and self.group is None:
-            return self._engine(batches[0], keeps_all, self._choose, self._backward)
-        if keeps_all and s is not None and total is not None:
-            self._divisor = total / self._parallel.ranks
-            return one_pass(batches, s, self._score, self._choose, self._backward, self._parallel)
-        return two_passes(batches, self._buffers, self._score, self._choose, self._backward, self._parallel)
+    def _forward(self, batches: list[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Tensor | None) -> Scored:
+        """Line 3: the losses of a batch, or of micro-batches as one."""
+        s = samples_of(batches) if index is None else index.shape[0]
+        if whole or (len(batches) == 1 and self.group is None):
+            ranks = None if s is None else self.selector.ranks(s)
+            return self.engine.forward(batches[0], Ahead(self.selector.of_batch(s), ranks, index))
+        if self.group is None and isinstance(self.model, nn.parallel.DistributedDataParallel):
+            rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
+            raise ArgumentError(message("OrderedStep", "model", rule, "a wrapped one", "Pass one batch, or group=."))
+        total = s if self.group is None else samples_in_all(s, len(batches), self._parallel)
+        keeps_all = s is not None and total is not None and self.selector.keeps_all(total)
+        return self._micro.forward(batches, s, self.selector.everything(total) if keeps_all and total else None)
 
-    def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Scored:
+    def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Losses:
         x, y, sample_weight = batch
         outputs = self.forward(self._parallel.model, x)
         losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
         if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Scored(losses, right_answers(outputs, y, like=losses))
+            return Losses(losses, right_answers(outputs, y, like=losses))
         if not countable(outputs, y, losses):
-            return Scored(losses, None)  # a record would hold the outputs for nothing
+            return Losses(losses, None)  # a record would hold the outputs for nothing
         # if somebody asks
-        return Scored(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
-
-    def _choose(
-        self, losses: Tensor, right: Right, scored: Tensor | None = None, s: int | None = None
-    ) -> Tensor | None:
-        """Line 4, or None if a loss is seen not to be finite; `scored` are the losses' positions in a batch of s."""
-        if self.group is not None:
-            return self._choose_over_ranks(losses, count_right(right), self.group)
-        at_once = _reads_are_free(losses)
-        self._verdict = inspect_losses(losses, self.steps, at_once=at_once, scored=scored, s=s)
-        if at_once and self._verdict.error() is not None:
-            return None
-        self.loss.see(s or losses.shape[0])
-        rows = self.loss.choose(losses, s=s)
-        if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
-            self._couples = False  # said once
-            warn_of_batchnorm("OrderedStep", rows.shape[0])
-        self._divisor = rows.shape[0]
-        return rows
-
-    def _choose_over_ranks(self, losses: Tensor, correct: Tensor | None, group: "ProcessGroup") -> Tensor | None:
-        """Line 4 for the batches of all ranks together: the positions that are this rank's."""
-        joined = self._joined = join(losses, correct, group, "OrderedStep")
-        self._kept = None
-        self._verdict = inspect_losses(joined.losses, self.steps, at_once=True, sizes=joined.sizes)
-        if self._verdict.error() is not None:
-            return None
-        self.loss.see(joined.losses.shape[0])
-        self._kept = self.loss.choose(joined.losses)
-        self._divisor = self._kept.shape[0] / len(joined.sizes)  # DDP and FSDP average over the ranks
-        return joined.mine(self._kept)
+        return Losses(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
 
     def _may_update(self) -> bool:
         """Whether the losses are finite, or the optimizer can be left to find out on the device."""
@@ -300,13 +256,6 @@ class OrderedStep:
             return False
         self._verdict = Verdict()
         return True
-
-    def _backward(self, losses: Tensor, rows: Tensor | None) -> None:
-        """Line 5: the gradient of the mean over q, given to the losses themselves instead of through a graph for it."""
-        weights = row_weights(losses, rows, self._divisor)
-        if self.scaler is not None:
-            weights = self.scaler.scale(weights)
-        torch.autograd.backward(losses, weights)
 
     def _update(self) -> None:
         """Line 6, by the optimizer."""
@@ -324,35 +273,6 @@ class OrderedStep:
             self.optimizer.step()
         torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
 
-    def _record(self, computed: Computed) -> StepRecord:
-        losses, rows, right, engine, estimate = computed
-        skipped = rows is None
-        if rows is None:
-            rows = torch.empty(0, dtype=torch.int64, device=losses.device)
-        if self._joined is not None:
-            joined, kept = self._joined, rows[:0] if self._kept is None else self._kept
-            self._joined = self._kept = None
-            if not skipped:
-                self.loss.observe(joined.losses, joined.correct)
-            count = joined.losses.shape[0]
-            return StepRecord(kept.shape[0], count, engine, losses, rows, joined.correct, None, (joined.losses, kept))
-        estimated = None if estimate is None else estimate.correct
-        correct = estimated or partial(count_right, right)
-        if not skipped:
-            self._observe(losses, correct() if self.loss.counts_answers else None)
-        record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, self._verdict.bad)
-        if estimate is None:
-            return record
-        return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=estimate.mean_loss)
-
-    def _observe(self, losses: Tensor, right: Tensor | None) -> None:
-        """Show the batch to the rule; not the answers of one that the device may yet find to be skipped."""
-        count = None
-        if right is not None and self._verdict.bad is not None:
-            fine = 1 - self._verdict.bad
-            right, count = right * fine, losses.shape[0] * fine
-        self.loss.observe(losses, right, count)
-
     def _raise_late(self) -> None:
         """Raise for a loss of the last step that was not finite, once it is known."""
         verdict, self._verdict = self._verdict, Verdict()
@@ -360,36 +280,8 @@ class OrderedStep:
         if error is not None:
             raise error
 
-    def _micro_batches(self, batches: Any, sample_weight: Tensor | None) -> list[tuple[Any, Any, Tensor | None]]:
-        """The parts as (x, y, sample_weight)."""
-        where = "OrderedStep"
-        pairs = isinstance(batches, list | tuple) and len(batches) > 0
-        if not pairs or not all(isinstance(part, list | tuple) and len(part) in (2, 3) for part in batches):
-            got = f"{type(batches).__name__} without y"
-            remedy = "Call step(x, y), or step([(x1, y1), (x2, y2)]) for micro-batches."
-            raise ArgumentError(message(where, "the batch", "be x and y, or a list of (x, y) pairs", got, remedy))
-        if sample_weight is not None:
-            remedy = "Pass [(x1, y1, weight1), (x2, y2, weight2)]."
-            got = "sample_weight="
-            raise ArgumentError(message(where, "weights of micro-batches", "be inside the list", got, remedy))
-        if self.group is None and isinstance(self.model, nn.parallel.DistributedDataParallel):
-            remedy = "Pass one batch, or group=."
-            rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
-            raise ArgumentError(message(where, "model", rule, "a wrapped one", remedy))
-        return [(*part, None)[:3] for part in batches]
-
-
-def _reads_are_free(losses: Tensor) -> bool:
-    """Whether reading a number does not make the host wait for a queue of work."""
-    return losses.is_cpu
-
 
 def _call(model: nn.Module, x: Any) -> Any:
     if isinstance(x, Mapping):
         return model(**x)
     return model(*x) if type(x) in (tuple, list) else model(x)  # a PackedSequence is a tuple too
-
-
-def _length(y: Any) -> int | None:
-    """Samples in a micro-batch, as its targets tell; None when they do not."""
-    return y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None

@@ -398,7 +398,7 @@ def remembered_by_rank() -> dict[str, Any]:
         CE(alone(x[rows]), y[rows]).mean().backward()
         optimizer.step()
         error = max(error, relative_error(weights(model), weights(alone)))
-    known = step.state_dict()["memory"]["losses"].isfinite().nonzero().squeeze(1)
+    known = step.state_dict()["engine"]["losses"].isfinite().nonzero().squeeze(1)
     return {"error": error, "scored": scored, "own shard": bool((known % ranks == rank).all()), "known": len(known)}
 
 

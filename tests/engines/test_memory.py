@@ -87,7 +87,7 @@ def test_the_first_epoch_scores_everything_and_later_ones_the_largest_remembered
     step = make(network(), candidates=10)
     assert all(record.scored is None for record in train(step, order(1)))
     i = torch.arange(S)
-    remembered = step.state_dict()["memory"]["losses"][i]
+    remembered = step.state_dict()["engine"]["losses"][i]
     (record,) = train(step, [i])
     likely = select_top_q(remembered, 10)
     assert record.engine == "memory"
@@ -106,11 +106,11 @@ def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scor
     x, y = data()
     step = make(network(), candidates=8)
     train(step, order(1))
-    before = step.state_dict()["memory"]["losses"]
+    before = step.state_dict()["engine"]["losses"]
     index = torch.arange(S)
     index[5], index[7] = N + 100, N  # never seen
     record = step(x[:S], y[:S], index=index)
-    after = step.state_dict()["memory"]["losses"]
+    after = step.state_dict()["engine"]["losses"]
     assert after.shape == (N + 101,)
     assert torch.isinf(after[N + 1 : N + 100]).all()
     assert record.scored is not None
@@ -183,7 +183,7 @@ def test_the_recall_that_is_reported_is_that_of_scoring_everything(monkeypatch: 
                 # dropout masks of a part are others, so that found means: among the scored
                 truth.append(float(torch.isin(select_top_q(losses, Q), record.scored).float().mean()))
             elif step.recall is not None and step.recall.audits > audits and step.recall.audits < 32:
-                reported.append(step._memory._candidates._found[-1][0] / Q)  # type: ignore[union-attr]
+                reported.append(step.engine._candidates._found[-1][0] / Q)  # type: ignore[union-attr]
         differences.append(np.mean(reported) - np.mean(truth))
     error = np.std(differences, ddof=1) / np.sqrt(len(differences))
     assert 0.01 < error < 0.05
@@ -253,7 +253,7 @@ def test_a_restart_goes_on_bit_for_bit_in_the_middle_of_an_epoch(at: int, tmp_pa
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a.rows, b.rows)
         assert (a.recall, a.engine, float(a.mean_loss)) == (b.recall, b.engine, float(b.mean_loss))
-    ours, theirs = step_again.state_dict()["memory"], step.state_dict()["memory"]
+    ours, theirs = step_again.state_dict()["engine"], step.state_dict()["engine"]
     assert torch.equal(ours["losses"], theirs["losses"])
     assert ours["candidates"]["found"] == theirs["candidates"]["found"]
 
@@ -266,7 +266,7 @@ def test_a_batch_from_a_data_loader_with_its_indices_works() -> None:
         for inputs, targets, index in loader:
             record = step(inputs, targets, index=index)
     assert record.count == N % 50
-    assert step.state_dict()["memory"]["losses"].isfinite().all()
+    assert step.state_dict()["engine"]["losses"].isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [np.asarray, list, lambda i: i.to(torch.int32), lambda i: i.to(torch.uint8)])
@@ -344,17 +344,17 @@ def test_a_sample_that_is_not_finite_is_named_by_its_place_in_the_batch() -> Non
         model = network()
         step = make(model, candidates=8, nonfinite=nonfinite)
         train(step, order(1))
-        place = int(step.state_dict()["memory"]["losses"][i].argmax())  # surely scored
+        place = int(step.state_dict()["engine"]["losses"][i].argmax())  # surely scored
         broken = x[:S].clone()
         broken[place] = torch.nan
-        before, remembered = weights(model), step.state_dict()["memory"]["losses"]
+        before, remembered = weights(model), step.state_dict()["engine"]["losses"]
         if nonfinite == "raise":
             with pytest.raises(NonFiniteLossError, match=f"nan at position {place} of {S} in step 10"):
                 step(broken, y[:S], index=i)
         else:
             assert step(broken, y[:S], index=i).q == 0
         assert same(before, weights(model))
-        assert torch.equal(step.state_dict()["memory"]["losses"], remembered)
+        assert torch.equal(step.state_dict()["engine"]["losses"], remembered)
 
 
 def test_indices_that_now_mean_other_samples_break_nothing() -> None:
@@ -392,9 +392,9 @@ def test_the_state_takes_four_bytes_a_sample_and_the_memory_an_eighth_more() -> 
     step = make(network())
     for start in range(0, 3000, S):  # in their order: the worst case of growing
         step(x[:S], y[:S], index=torch.arange(start, start + S))
-    engine = step._memory
+    engine = step.engine
     assert engine is not None
-    losses = step.state_dict()["memory"]["losses"]
+    losses = step.state_dict()["engine"]["losses"]
     assert losses.nbytes == 4 * losses.shape[0]
     assert losses.nbytes <= engine._losses.nbytes <= memory_bytes(losses.shape[0])
     assert memory_bytes(10**6) == 4_500_000

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ordered_sgd.engines import Scored
-from ordered_sgd.engines.accumulate import samples_in_all, two_passes
+from ordered_sgd.engines import Ahead, Kept, Losses
+from ordered_sgd.engines.accumulate import MicroBatches, samples_in_all
 from ordered_sgd.engines.auto import make_engine
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError
@@ -29,11 +29,9 @@ class Complaining(Ranks):
 
 def run(engine: str, parallel: type[OneProcess], norm: nn.Module, **options: Any) -> tuple[str, str | None]:
     model = nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 4))
-    built = make_engine(engine, model, lambda b: Scored(CE(model(b[0]), b[1]), None), options, parallel(model))
+    built = make_engine(engine, model, lambda b: Losses(CE(model(b[0]), b[1]), None), options, parallel(model))
     with quiet():
-        computed = built(
-            (*batch(), None), False, lambda losses, _: torch.arange(3), lambda losses, rows: losses.sum().backward()
-        )
+        computed = built.forward((*batch(), None), Ahead(keeps_all=False)).backward(Kept(torch.arange(3), 3.0))
     return computed.engine, built.why
 
 
@@ -74,20 +72,14 @@ def test_micro_batches_are_as_many_on_every_rank_where_statistics_are_shared() -
 def test_micro_batches_without_a_kept_sample_run_again_where_statistics_are_shared() -> None:
     model, sizes = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.0)), []
 
-    def score(part: Any) -> Scored:
+    def score(part: Any) -> Losses:
         sizes.append(len(part[0]))
-        return Scored(CE(model(part[0]), part[1]), None)
+        return Losses(CE(model(part[0]), part[1]), None)
 
     for sharing, again in ((False, [5]), (True, [3, 5])):
         parallel = Ranks(model)
         parallel.shares_statistics = lambda sharing=sharing: sharing  # type: ignore[method-assign]
         sizes.clear()
-        two_passes(
-            [batch(3), batch(5)],
-            Buffers(model),
-            score,
-            lambda losses, _: torch.tensor([4]),
-            lambda losses, rows: losses.sum().backward(),
-            parallel,
-        )
+        scored = MicroBatches(score, parallel, Buffers(model)).forward([batch(3), batch(5)], 8, None)
+        scored.backward(Kept(torch.tensor([4]), 1.0))
         assert sizes == [3, 5, *again]

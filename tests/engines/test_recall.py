@@ -6,13 +6,14 @@ import torch
 from scipy import stats
 from torch import Generator
 
-from ordered_sgd.engines.recall import FEWEST, WINDOW, Candidates, Kept, interval, wilson
+from ordered_sgd.engines import KeptRanks
+from ordered_sgd.engines.recall import FEWEST, WINDOW, Candidates, interval, wilson
 from ordered_sgd.selection import top_rows
 
 S = 64
 
 
-def follow(candidates: Candidates, kept: Kept, noise: float, steps: int, seed: int = 0) -> tuple[float, float]:
+def follow(candidates: Candidates, kept: KeptRanks, noise: float, steps: int, seed: int = 0) -> tuple[float, float]:
     """Recall and mean number of candidates over steps in which every fourth batch is scored whole."""
     generator = Generator().manual_seed(seed)
     found, counts = 0, 0
@@ -27,9 +28,9 @@ def follow(candidates: Candidates, kept: Kept, noise: float, steps: int, seed: i
     return found / (kept.q * steps), counts / steps
 
 
-@pytest.mark.parametrize("kept", [Kept(4), Kept(16), Kept(4, trim=3)])
+@pytest.mark.parametrize("kept", [KeptRanks(4), KeptRanks(16), KeptRanks(4, trim=3)])
 @pytest.mark.parametrize("target", [0.8, 0.95])
-def test_the_target_is_held_with_few_candidates(kept: Kept, target: float) -> None:
+def test_the_target_is_held_with_few_candidates(kept: KeptRanks, target: float) -> None:
     candidates = Candidates(target)
     follow(candidates, kept, 0.3, 40)  # finds the number
     recall, count = follow(candidates, kept, 0.3, 1000, seed=1)
@@ -40,7 +41,7 @@ def test_the_target_is_held_with_few_candidates(kept: Kept, target: float) -> No
 
 
 def test_the_number_grows_at_once_and_shrinks_slowly() -> None:
-    candidates, kept = Candidates(0.95), Kept(4)
+    candidates, kept = Candidates(0.95), KeptRanks(4)
     follow(candidates, kept, 0.1, 200)
     few = candidates.of(S, kept)
     follow(candidates, kept, 3.0, 40)  # ten batches of another world
@@ -55,7 +56,7 @@ def test_the_number_grows_at_once_and_shrinks_slowly() -> None:
 
 
 def test_all_are_candidates_until_some_batches_were_seen_and_where_nothing_helps() -> None:
-    candidates, kept = Candidates(0.95), Kept(4)
+    candidates, kept = Candidates(0.95), KeptRanks(4)
     assert candidates.of(S, kept) == S
     for number in range(FEWEST):
         assert candidates.count is None
@@ -68,12 +69,12 @@ def test_all_are_candidates_until_some_batches_were_seen_and_where_nothing_helps
 
 def test_another_q_is_answered_from_the_same_batches_and_a_small_batch_is_not_learnt_from() -> None:
     candidates = Candidates(0.95)
-    follow(candidates, Kept(4), 0.1, 100)
-    assert 16 <= candidates.of(S, Kept(16)) < S
+    follow(candidates, KeptRanks(4), 0.1, 100)
+    assert 16 <= candidates.of(S, KeptRanks(16)) < S
     before = candidates.state_dict()
-    candidates.look(torch.rand(8), torch.rand(8), Kept(4))
+    candidates.look(torch.rand(8), torch.rand(8), KeptRanks(4))
     assert len(candidates.state_dict()["places"]) == len(before["places"])
-    assert candidates.of(8, Kept(4)) == 8
+    assert candidates.of(8, KeptRanks(4)) == 8
 
 
 def test_wilsons_interval_is_scipys() -> None:

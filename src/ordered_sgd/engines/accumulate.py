@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ordered_sgd.agreement import agree
-from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored, which_right
+from ordered_sgd.engines import Computed, Kept, Losses, Right, Score, Scored, which_right
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError, message, warn
-from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
 
 
 def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | None:
@@ -32,77 +33,155 @@ def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | Non
     return None if min(size for size, _ in every) < 0 else int(sum(size for size, _ in every))
 
 
-def one_pass(
-    batches: Sequence[Any], s: int, score: Score, choose: Choose, backward: Backward, parallel: OneProcess
-) -> Computed:
-    """The gradient of the mean over all micro-batches, of s samples here: q keeps everything."""
-    scored = []
-    for batch in batches[:-1]:
-        with parallel.unsynced():
-            losses, right = score(batch)
-            backward(losses, None)
-        scored.append(Scored(losses.detach(), right))
-    losses, right = parallel.through(score, batches[-1])
-    backward(losses, None)
-    scored.append(Scored(losses.detach(), right))
-    joined, right = _join(scored)
-    if joined.shape[0] != s:
-        remedy = "Pass targets whose first dimension is the batch."
-        got = f"{joined.shape[0]} losses for {s} targets"
-        raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-    return Computed(joined, choose(joined, right), right, "micro-batches")
+class MicroBatches:
+    """Micro-batches as one batch: the q largest of all of them.
 
-
-def two_passes(
-    batches: Sequence[Any], buffers: Buffers, score: Score, choose: Choose, backward: Backward, parallel: OneProcess
-) -> Computed:
-    """The gradient of the ordered loss of all micro-batches together.
-
-    All are scored without a graph and the q largest of all are chosen; then the micro-batches that hold one of them are
-    run again as they were run before: with the same dropout masks and buffers, which are updated once. Over several
-    ranks the gradient of the last one is averaged, so that a rank without a chosen sample runs one as well.
+    Parameters
+    ----------
+    score, parallel
+        As for every engine.
+    buffers
+        Of the model.
     """
-    device = device_of(buffers.model)
-    before, scored = [], []
-    with torch.no_grad():
-        for batch in batches:
-            before.append((random_state(device), buffers.save()))
-            scored.append(score(batch))
-    torch.clear_autocast_cache()  # it holds weights that were cast without a graph
-    losses, right = _join(scored)
-    rows = choose(losses, right)
-    if rows is None:
-        return Computed(losses, None, right, "micro-batches")
-    after = random_state(device), buffers.save()
-    chosen = _of_each(rows.cpu(), scored)  # which to run again must be known here: the one wait of the step
-    in_step = parallel.in_step
-    run = [i for i, local in enumerate(chosen) if in_step or local.shape[0] > 0] or [0]
-    for i in run:
-        random, saved = before[i]
-        restore_random_state(random, device)
-        buffers.load(saved)
-        last = i == run[-1]
-        with nullcontext() if last else parallel.unsynced():
-            again = (parallel.through(score, batches[i]) if last else score(batches[i])).losses
-            if not agree(again, scored[i].losses):
-                _warn_of_other_losses()
-            backward(again, chosen[i].to(rows.device))
-    restore_random_state(after[0], device)
-    buffers.load(after[1])
-    return Computed(losses, rows, right, "micro-batches")
+
+    def __init__(self, score: Score, parallel: OneProcess, buffers: Buffers) -> None:
+        self.score, self.parallel, self.buffers = score, parallel, buffers
+
+    def forward(self, batches: Sequence[Any], s: int | None, everything: Kept | None) -> Scored:
+        """The losses of all micro-batches, of s samples.
+
+        With `everything`, which is then kept, each is back-propagated at once: only one has a graph at a time.
+        """
+        if everything is not None:
+            joined = _join(self._one_pass(batches, everything))
+            if joined.losses.shape[0] != s:
+                got = f"{joined.losses.shape[0]} losses for {s} targets"
+                remedy = "Pass targets whose first dimension is the batch."
+                raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
+            return AllScored(joined)
+        device = device_of(self.buffers.model)
+        before, scored = [], []
+        with torch.no_grad():
+            for batch in batches:
+                before.append((random_state(device), self.buffers.save()))
+                scored.append(self.score(batch))
+        torch.clear_autocast_cache()  # it holds weights that were cast without a graph
+        return PartsScored(*_join(scored), self, batches, scored, before)
+
+    def _one_pass(self, batches: Sequence[Any], everything: Kept) -> list[Losses]:
+        """The losses of each, back-propagated at once: q keeps everything."""
+        scored = []
+        for batch in batches[:-1]:
+            with self.parallel.unsynced():
+                losses, right = self.score(batch)
+                everything.pull(losses, None)
+            scored.append(Losses(losses.detach(), right))
+        losses, right = self.parallel.through(self.score, batches[-1])
+        everything.pull(losses, None)
+        return [*scored, Losses(losses.detach(), right)]
 
 
-def _of_each(rows: Tensor, scored: Sequence[Scored]) -> list[Tensor]:
+@dataclass(frozen=True)
+class AllScored:
+    """Micro-batches that were back-propagated one after the other."""
+
+    joined: Losses
+    positions: None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses of all, detached."""
+        return self.joined.losses
+
+    @property
+    def right(self) -> Right:
+        """Which answers are right."""
+        return self.joined.right
+
+    def backward(self, kept: Kept) -> Computed:
+        """The gradient is there."""
+        return Computed(self.losses, kept.rows, self.right, "micro-batches")
+
+    def abandon(self) -> Computed:
+        """The caller forgets the gradient, as after any other step that is skipped."""
+        return Computed(self.losses, None, self.right, "micro-batches")
+
+
+@dataclass(frozen=True)
+class PartsScored:
+    """Micro-batches that were scored without a graph, and the state of generators and buffers before each."""
+
+    losses: Tensor
+    right: Right
+    engine: MicroBatches
+    batches: Sequence[Any]
+    scored: list[Losses]
+    before: list[tuple[list[Tensor], Saved]]
+    positions: None = None
+
+    def backward(self, kept: Kept) -> Computed:
+        """Run the micro-batches that hold a kept sample again, as they were run before.
+
+        With the same dropout masks and buffers, which are updated once. Over several ranks the gradient of the last one
+        is averaged, so that a rank without a kept sample runs one as well.
+        """
+        parallel, buffers, rows = self.engine.parallel, self.engine.buffers, kept.rows
+        device = device_of(buffers.model)
+        after = random_state(device), buffers.save()
+        chosen = _of_each(rows.cpu(), self.scored)  # which to run again must be known here: the one wait of the step
+        in_step = parallel.in_step
+        run = [i for i, local in enumerate(chosen) if in_step or local.shape[0] > 0] or [0]
+        for i in run:
+            random, saved = self.before[i]
+            restore_random_state(random, device)
+            buffers.load(saved)
+            last = i == run[-1]
+            with nullcontext() if last else parallel.unsynced():
+                score, batch = self.engine.score, self.batches[i]
+                again = (parallel.through(score, batch) if last else score(batch)).losses
+                if not agree(again, self.scored[i].losses):
+                    _warn_of_other_losses()
+                kept.pull(again, chosen[i].to(rows.device))
+        restore_random_state(after[0], device)
+        buffers.load(after[1])
+        return Computed(self.losses, rows, self.right, "micro-batches")
+
+    def abandon(self) -> Computed:
+        """Nothing has to be undone."""
+        return Computed(self.losses, None, self.right, "micro-batches")
+
+
+def micro_batches(given: Any, sample_weight: Tensor | None) -> list[tuple[Any, Any, Tensor | None]]:
+    """A list of micro-batches as (x, y, sample_weight), or one clear error."""
+    pairs = isinstance(given, list | tuple) and len(given) > 0
+    if not pairs or not all(isinstance(part, list | tuple) and len(part) in (2, 3) for part in given):
+        got = f"{type(given).__name__} without y"
+        remedy = "Call step(x, y), or step([(x1, y1), (x2, y2)]) for micro-batches."
+        raise ArgumentError(message("OrderedStep", "the batch", "be x and y, or a list of (x, y) pairs", got, remedy))
+    if sample_weight is not None:
+        remedy = "Pass [(x1, y1, weight1), (x2, y2, weight2)]."
+        rule = "be inside the list"
+        raise ArgumentError(message("OrderedStep", "weights of micro-batches", rule, "sample_weight=", remedy))
+    return [(*part, None)[:3] for part in given]
+
+
+def samples_of(batches: Sequence[tuple[Any, Any, Tensor | None]]) -> int | None:
+    """Samples in micro-batches, as their targets tell; None when they do not."""
+    sizes = [y.shape[0] if isinstance(y, Tensor) and y.dim() > 0 else None for _, y, _ in batches]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _of_each(rows: Tensor, scored: Sequence[Losses]) -> list[Tensor]:
     """The positions in each micro-batch, of positions in all of them together."""
     ends = torch.tensor([part.losses.shape[0] for part in scored]).cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     return [rows[(rows >= start) & (rows < end)] - start for start, end in zip(starts, ends, strict=True)]
 
 
-def _join(scored: Sequence[Scored]) -> Scored:
+def _join(scored: Sequence[Losses]) -> Losses:
     rights = [right for part in scored if (right := which_right(part.right)) is not None]
     right = torch.cat(rights) if len(rights) == len(scored) else None
-    return Scored(torch.cat([part.losses for part in scored]), right)
+    return Losses(torch.cat([part.losses for part in scored]), right)
 
 
 def _warn_of_other_losses() -> None:

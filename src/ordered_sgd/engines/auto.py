@@ -4,7 +4,9 @@ import importlib
 import inspect
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ordered_sgd.engines import Backward, Choose, Computed, Engine, Score
-from ordered_sgd.engines.dense import Dense
+from ordered_sgd.engines import Ahead, Computed, Engine, Kept, Right, Score, Scored, Stateless
+from ordered_sgd.engines.dense import Dense, DenseScored
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
@@ -27,7 +29,7 @@ log = logging.getLogger("ordered_sgd")
 ROWS_FROM = 1e8
 
 
-class AutoEngine:
+class AutoEngine(Stateless):
     """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
 
     It is always exact: a model with BatchNorm in training runs densely, and a warning says how to ask for the
@@ -45,43 +47,57 @@ class AutoEngine:
         self.model, self.score = model, score
         self.dense = Dense(model, score, parallel)
         self._verify_every = verify_every
-        self.why = self.dense.parallel.why_not_rows
+        self._why = self.dense.parallel.why_not_rows
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last: bool | None = None if convolves else False  # None: not tried yet
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
 
-    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
-        """Lines 4 and 5 for one batch."""
+    @property
+    def why(self) -> str | None:
+        """Why the engine that was chosen runs otherwise than it promises, or why it was chosen."""
+        return (None if self._chosen is None else self._chosen.why) or self._why
+
+    def forward(self, batch: Any, ahead: Ahead) -> Scored:
+        """The losses of one batch, by the engine that suits the model."""
         if self._channels_last is None:
             self._channels_last = self._runs_channels_last(batch)
         if self._channels_last:
             batch = (_channels_last(batch[0]), *batch[1:])
-        if keeps_all or self.dense.parallel.why_not_rows is not None:
-            return self.dense(batch, keeps_all, choose, backward)
+        if ahead.keeps_all or self.dense.parallel.why_not_rows is not None:
+            return self.dense.forward(batch, ahead)
         if self._chosen is None and self.operations is not None:
             self.decide(self.operations)  # as a checkpoint tells
         if self._chosen is not None:
-            computed = self._chosen(batch, keeps_all, choose, backward)
-            self.why = self._chosen.why or self.why
-            return computed
+            return self._chosen.forward(batch, ahead)
         with _Operations() as counted:  # the first batch is computed densely, and counted
-            computed = self.dense(batch, keeps_all, choose, backward)
-        self.decide(counted.total)
-        return computed
+            return CountedScored(self.dense.forward(batch, ahead), counted, self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The operations of a step, by which the engine is chosen."""
+        return {"operations": self.operations}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Decide by the saved operations in the next step, so that a resumed run uses the same engine.
+
+        Not now: BatchNorm may not be in training while a checkpoint is loaded.
+        """
+        operations = state["operations"]
+        if operations is not None and operations != self.operations:
+            self.operations, self._chosen = operations, None
 
     def decide(self, operations: int) -> None:
         """Settle on an engine by the floating-point operations of a step."""
-        self.operations, self.why = operations, self.dense.parallel.why_not_rows
-        if operations < ROWS_FROM and self.why is None:
-            self.why = f"a step of {operations:.0e} operations is too small for rows to pay"
-        elif self.why is None and self._couples():
-            self.why = "BatchNorm in training couples the samples of a batch"
+        self.operations, self._why = operations, self.dense.parallel.why_not_rows
+        if operations < ROWS_FROM and self._why is None:
+            self._why = f"a step of {operations:.0e} operations is too small for rows to pay"
+        elif self._why is None and self._couples():
+            self._why = "BatchNorm in training couples the samples of a batch"
             remedy = 'Pass engine="rows", batchnorm="full-batch" for an approximation in less time, or engine="dense".'
-            warn(message("OrderedStep", "samples", "not influence each other to be skipped", self.why, remedy))
-        if self.why is not None:
+            warn(message("OrderedStep", "samples", "not influence each other to be skipped", self._why, remedy))
+        if self._why is not None:
             self._chosen = self.dense
-            log.info("engine auto runs dense: %s", self.why)
+            log.info("engine auto runs dense: %s", self._why)
             return
         options = {"verify_every": self._verify_every}
         self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
@@ -89,11 +105,6 @@ class AutoEngine:
 
     def _couples(self) -> bool:
         return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
-
-    def resume(self, operations: int) -> None:
-        """Decide by what was counted before a checkpoint, in the next step: BatchNorm may not be in training now."""
-        if operations != self.operations:
-            self.operations, self._chosen = operations, None
 
     def _runs_channels_last(self, batch: Any) -> bool:
         """Whether the model runs on images laid out channels-last: one that takes a `view` of them may not."""
@@ -117,6 +128,37 @@ class AutoEngine:
             restore_random_state(random, device)
             buffers.load(saved)
         return True
+
+
+@dataclass(frozen=True)
+class CountedScored:
+    """A plain step whose operations are counted, and the engine to be chosen by them."""
+
+    dense: DenseScored
+    counted: "_Operations"
+    engine: AutoEngine
+    positions: None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses, detached."""
+        return self.dense.losses
+
+    @property
+    def right(self) -> Right:
+        """Which answers are right."""
+        return self.dense.right
+
+    def backward(self, kept: Kept) -> Computed:
+        """Back-propagate through the whole batch, and choose the engine of the next steps."""
+        with self.counted:
+            computed = self.dense.backward(kept)
+        self.engine.decide(self.counted.total)
+        return computed
+
+    def abandon(self) -> Computed:
+        """Leave the pass; the next one is counted."""
+        return self.dense.abandon()
 
 
 class _Operations(TorchDispatchMode):

@@ -1,14 +1,15 @@
 """The one-liner: one forward and one backward over the whole batch. The reference that every other engine equals."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from ordered_sgd.engines import Backward, Choose, Computed, Score
+from ordered_sgd.engines import Ahead, Computed, Kept, Right, Score, Stateless
 from ordered_sgd.engines.parallel import OneProcess
 
 
-class Dense:
+class Dense(Stateless):
     """The gradient of the ordered loss as autograd computes it."""
 
     why: str | None = None
@@ -17,13 +18,28 @@ class Dense:
         self.score = score
         self.parallel = parallel or OneProcess(model)
 
-    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
-        """Lines 4 and 5 for one batch."""
+    def forward(self, batch: Any, ahead: Ahead) -> "DenseScored":
+        """The losses of one batch with their graph."""
         losses, right = self.parallel.through(self.score, batch)
-        values = losses.detach()
-        rows = choose(values, right)
-        if rows is None:
-            self.parallel.abandon(losses)
-        else:
-            backward(losses, rows)
-        return Computed(values, rows, right, "dense")
+        return DenseScored(losses, losses.detach(), right, self.parallel)
+
+
+@dataclass(frozen=True)
+class DenseScored:
+    """Losses with their graph."""
+
+    graph: Tensor
+    losses: Tensor
+    right: Right
+    parallel: OneProcess
+    positions: None = None
+
+    def backward(self, kept: Kept) -> Computed:
+        """Back-propagate through the whole batch."""
+        kept.pull(self.graph, kept.rows)
+        return Computed(self.losses, kept.rows, self.right, "dense")
+
+    def abandon(self) -> Computed:
+        """Leave the pass."""
+        self.parallel.abandon(self.graph)
+        return Computed(self.losses, None, self.right, "dense")

@@ -8,18 +8,32 @@ would have been found is the recall. `Candidates` adapts their number to it.
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.engines import Backward, Computed, PartlyScored, Right, Score, which_right
+from ordered_sgd.engines import (
+    Ahead,
+    Computed,
+    Kept,
+    KeptRanks,
+    PartlyScored,
+    Recall,
+    Right,
+    Score,
+    Scored,
+    which_right,
+)
 from ordered_sgd.engines.auto import AutoEngine
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.recall import Candidates, Kept, Recall
+from ordered_sgd.engines.recall import Candidates
 from ordered_sgd.engines.twopass import TwoPassEngine, take
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rewind import device_of
 from ordered_sgd.rules import resolve_q
 from ordered_sgd.selection import random_rows, top_rows, widen
 
@@ -31,15 +45,6 @@ AUDITED = 1 / 32  # probability that a batch is scored whole to measure the reca
 MOST = 0.75  # of the batch: where more must be scored, all are
 LARGEST = 2**31  # indices are below: a hash in the place of a position would ask for terabytes
 SPARE = 8  # room grows by at least one part in so many: samples that come in order must not copy it every time
-
-
-class ChooseAmong(Protocol):
-    """Line 4 for the losses of a batch, or of the positions `scored` in a batch of s."""
-
-    def __call__(
-        self, losses: Tensor, right: Right, scored: Tensor | None = None, s: int | None = None
-    ) -> Tensor | None:
-        """Positions among the losses; None when the step is to be skipped."""
 
 
 class MemoryEngine:
@@ -78,49 +83,27 @@ class MemoryEngine:
         self._losses = torch.empty(0, dtype=torch.float32)
         self._samples = 0
 
-    def __call__(
-        self, batch: Any, keeps_all: bool, choose: ChooseAmong, backward: Backward, *, index: Tensor, kept: Kept
-    ) -> Computed:
-        """Lines 4 and 5 for one batch, whose samples have these numbers, and of which these ranks are kept."""
-        remembered = self._remembered(index)
-        part = None if keeps_all else self._part(batch, remembered, kept)
-        if part is not None and float(torch.rand((), generator=self._generator)) >= AUDITED:
-            return self._candidates_alone(batch, remembered, part, choose, backward, index)
-        computed = self.inner(batch, keeps_all, choose, backward)
-        if computed.rows is not None:
-            if part is not None:
-                self._candidates.audit(int(torch.isin(computed.rows, part.scored).sum()), kept.q)
-            if kept.last < index.shape[0] and bool(remembered.isfinite().all()):
-                self._candidates.look(remembered, computed.losses, kept)
-            self._remember(index, computed.losses)
-        return computed._replace(estimate=PartlyScored(None, None, None, 1.0))
+    def checked_index(self, index: Any, y: Any) -> Tensor:
+        """The numbers of the batch's samples, or one clear error."""
+        return check_index(index, y, device_of(self.inner.model))
 
-    def _candidates_alone(
-        self, batch: Any, remembered: Tensor, part: "Part", choose: ChooseAmong, backward: Backward, index: Tensor
-    ) -> Computed:
-        """Lines 4 and 5 for the scored part of a batch."""
-        scored, s = part.scored, index.shape[0]
-        computed = self.inner(take(batch, scored, s), False, partial(choose, scored=scored, s=s), backward)
-        rows = computed.rows
-        if rows is not None:
-            self._remember(index.index_select(0, scored), computed.losses)
-            rows = scored.index_select(0, rows)
-        found, recall = computed.losses, self.recall
-        estimate = PartlyScored(
-            scored,
-            mean_loss=partial(part.mean, found, remembered),
-            correct=partial(part.correct, computed.right),
-            recall=None if recall is None else recall.mean,
-        )
-        losses = remembered.to(found.dtype).index_copy(0, scored, found)
-        return Computed(losses, rows, None, "memory", estimate)
+    def forward(self, batch: Any, ahead: Ahead) -> Scored:
+        """The losses of one batch, or of its candidates alone."""
+        assert ahead.index is not None
+        assert ahead.ranks is not None
+        remembered, s = self._remembered(ahead.index), ahead.index.shape[0]
+        part = None if ahead.keeps_all else self._part(batch, remembered, ahead.ranks)
+        if part is not None and float(torch.rand((), generator=self._generator)) >= AUDITED:
+            inner = self.inner.forward(take(batch, part.scored, s), Ahead(keeps_all=False))
+            return CandidatesScored(inner, self, part, remembered, ahead.index)
+        return AuditScored(self.inner.forward(batch, ahead), self, part, remembered, ahead.index, ahead.ranks)
 
     @property
     def recall(self) -> Recall | None:
         """The recall over the last audits; None before the first."""
         return self._candidates.recall
 
-    def _part(self, batch: Any, remembered: Tensor, kept: Kept) -> "Part | None":
+    def _part(self, batch: Any, remembered: Tensor, kept: KeptRanks) -> "Part | None":
         """What to score, or None for the whole batch."""
         s, unseen = remembered.shape[0], int(remembered.isinf().sum())
         full = s >= self._candidates.s  # what is said is of full batches, not of the small last one
@@ -167,7 +150,17 @@ class MemoryEngine:
             self._losses = grown
         return self._losses.index_select(0, index)
 
-    def _remember(self, index: Tensor, losses: Tensor) -> None:
+    def learn(self, whole: "AuditScored", computed: Computed) -> None:
+        """What a batch that was scored whole tells of the recall and of its samples."""
+        assert computed.rows is not None
+        if whole.part is not None:
+            self._candidates.audit(int(torch.isin(computed.rows, whole.part.scored).sum()), whole.ranks.q)
+        if whole.ranks.last < whole.index.shape[0] and bool(whole.remembered.isfinite().all()):
+            self._candidates.look(whole.remembered, computed.losses, whole.ranks)
+        self.remember(whole.index, computed.losses)
+
+    def remember(self, index: Tensor, losses: Tensor) -> None:
+        """Take the losses of samples into what is remembered of them."""
         before, values = self._losses.index_select(0, index), losses.float()
         values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
         # a loss that is not finite tells nothing: as if the sample had not been seen
@@ -176,15 +169,95 @@ class MemoryEngine:
     def state_dict(self) -> dict[str, Any]:
         """What is remembered, how many candidates there are, and which exact engine runs."""
         losses = self._losses[: self._samples].clone()
-        return {"losses": losses, "candidates": self._candidates.state_dict(), "operations": self.inner.operations}
+        return {"losses": losses, "candidates": self._candidates.state_dict(), **self.inner.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self._losses = state["losses"].clone()
         self._samples = self._losses.shape[0]
         self._candidates.load_state_dict(state["candidates"])
-        if state["operations"] is not None:
-            self.inner.resume(state["operations"])
+        self.inner.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class AuditScored:
+    """A batch that was scored whole, and used whole: it tells how many of the largest losses candidates would find."""
+
+    inner: Scored
+    engine: MemoryEngine
+    part: "Part | None"
+    remembered: Tensor
+    index: Tensor
+    ranks: KeptRanks
+    positions: None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses of the whole batch, detached."""
+        return self.inner.losses
+
+    @property
+    def right(self) -> Right:
+        """Which answers are right."""
+        return self.inner.right
+
+    def backward(self, kept: Kept) -> Computed:
+        """The exact gradient; the losses are remembered."""
+        computed = self.inner.backward(kept)
+        self.engine.learn(self, computed)
+        return computed._replace(estimate=PartlyScored(None, None, None, 1.0))
+
+    def abandon(self) -> Computed:
+        """Nothing is remembered of a batch that is skipped."""
+        return self.inner.abandon()._replace(estimate=PartlyScored(None, None, None, 1.0))
+
+
+@dataclass(frozen=True)
+class CandidatesScored:
+    """The scored part of a batch; the rest of it is remembered."""
+
+    inner: Scored
+    engine: MemoryEngine
+    part: "Part"
+    remembered: Tensor
+    index: Tensor
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses of the candidates and probes, detached."""
+        return self.inner.losses
+
+    @property
+    def right(self) -> Right:
+        """Which of their answers are right."""
+        return self.inner.right
+
+    @property
+    def positions(self) -> tuple[Tensor, int]:
+        """Where they are in the batch, and its size."""
+        return self.part.scored, self.index.shape[0]
+
+    def backward(self, kept: Kept) -> Computed:
+        """The gradient of the kept candidates; their losses are remembered."""
+        computed = self.inner.backward(kept)
+        assert computed.rows is not None
+        self.engine.remember(self.index.index_select(0, self.part.scored), computed.losses)
+        return self._of_batch(computed, self.part.scored.index_select(0, computed.rows))
+
+    def abandon(self) -> Computed:
+        """Nothing is remembered of a batch that is skipped."""
+        return self._of_batch(self.inner.abandon(), None)
+
+    def _of_batch(self, computed: Computed, rows: Tensor | None) -> Computed:
+        part, found, recall = self.part, computed.losses, self.engine.recall
+        estimate = PartlyScored(
+            part.scored,
+            mean_loss=partial(part.mean, found, self.remembered),
+            correct=partial(part.correct, computed.right),
+            recall=None if recall is None else recall.mean,
+        )
+        losses = self.remembered.to(found.dtype).index_copy(0, part.scored, found)
+        return Computed(losses, rows, None, "memory", estimate)
 
 
 class Part(NamedTuple):

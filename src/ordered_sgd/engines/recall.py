@@ -1,38 +1,18 @@
 """How many candidates are scored: as many as held the wanted recall in the last batches that were scored whole."""
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ordered_sgd.engines import KeptRanks, Recall
 from ordered_sgd.selection import widen
 
 WINDOW = 32  # batches scored whole that count: the oldest are forgotten, as the model they were scored with is
 FEWEST = 8  # of them before anything is concluded
-
-
-class Recall(NamedTuple):
-    """Share of the truly kept samples that was found, its 95 % interval, and the audits behind it."""
-
-    mean: float
-    low: float
-    high: float
-    audits: int
-
-
-class Kept(NamedTuple):
-    """Which ranks of a batch are kept: the `q` largest losses after the `trim` largest."""
-
-    q: int
-    trim: int = 0
-
-    @property
-    def last(self) -> int:
-        """The lowest rank that is kept, counted from 1."""
-        return self.q + self.trim
 
 
 class Candidates:
@@ -54,18 +34,18 @@ class Candidates:
         self.target = target
         self.count: int | None = None  # of a full batch; None until it is known
         self.recall: Recall | None = None  # over the last audits; None before the first
-        self._kept: Kept | None = None  # for which the count was found
+        self._kept: KeptRanks | None = None  # for which the count was found
         self.s = 0  # the largest batch that was learnt from
         self._places: deque[NDArray[np.int64]] = deque(maxlen=WINDOW)  # of the hardest, the second hardest, ...
         self._found: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
-    def of(self, s: int, kept: Kept) -> int:
+    def of(self, s: int, kept: KeptRanks) -> int:
         """How many candidates of a batch of s there are now."""
         if kept != self._kept and s >= self.s and len(self._places) >= FEWEST:
             self.count, self._kept = self._needed(kept, deviations=1.0), kept
         return s if self.count is None else min(s, max(kept.last, self.count))
 
-    def look(self, remembered: Tensor, losses: Tensor, kept: Kept) -> None:
+    def look(self, remembered: Tensor, losses: Tensor, kept: KeptRanks) -> None:
         """Learn from a batch that was scored whole, of which every sample had been seen before."""
         s = losses.shape[0]
         self.s = max(s, self.s)
@@ -85,7 +65,7 @@ class Candidates:
         self._found.append((found, q))
         self.recall = interval(self._found)
 
-    def _needed(self, kept: Kept, *, deviations: float) -> int:
+    def _needed(self, kept: KeptRanks, *, deviations: float) -> int:
         """The fewest whose recall over the window, less so many standard errors, is the target; else all."""
         places = np.sort(np.concatenate([batch[kept.trim : kept.last] for batch in self._places]))
         n = len(places)
@@ -106,7 +86,7 @@ class Candidates:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.count, self.s = state["count"], state["s"]
-        self._kept = None if state["kept"] is None else Kept(*state["kept"])
+        self._kept = None if state["kept"] is None else KeptRanks(*state["kept"])
         self._places = deque((batch.cpu().numpy().copy() for batch in state["places"]), maxlen=WINDOW)
         self._found = deque(((found, q) for found, q in state["found"]), maxlen=WINDOW)
         self.recall = interval(self._found) if self._found else None

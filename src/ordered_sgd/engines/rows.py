@@ -6,14 +6,15 @@ from inside torch's own autograd node: hooks, accumulation, loss scaling and ver
 done exactly for some rows runs the whole backward graph, and the reason is logged once.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ordered_sgd.engines import Backward, Choose, Computed, Score
-from ordered_sgd.engines.dense import Dense
+from ordered_sgd.engines import Ahead, Computed, Kept, Right, Score, Scored, Stateless
+from ordered_sgd.engines.dense import Dense, DenseScored
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.twopass import TwoPassEngine
 from ordered_sgd.errors import check_choice
@@ -21,7 +22,7 @@ from ordered_sgd.selective.compiler import CheckedRuns, NotCompiledError, Select
 from ordered_sgd.selective.explain import BackwardReport
 
 
-class RowsEngine:
+class RowsEngine(Stateless):
     """The gradient of the ordered loss with the backward work of q rows.
 
     Parameters
@@ -46,52 +47,77 @@ class RowsEngine:
         self.model = model
         self.dense = Dense(model, score, parallel)
         self.parallel = self.dense.parallel
-        self.why = self.parallel.why_not_rows
-        self._instead = None if self.why is None else TwoPassEngine(model, score, parallel)
-        self._report = BackwardReport(name="engine rows", remedy='Use engine="dense" to silence this.')
-        backend = SelectiveBackend(self._report, batchnorm=batchnorm is not None, verify_every=verify_every)
+        needs_another = self.parallel.why_not_rows is not None
+        self._instead = TwoPassEngine(model, score, parallel) if needs_another else None
+        self.report = BackwardReport(name="engine rows", remedy='Use engine="dense" to silence this.')
+        backend = SelectiveBackend(self.report, batchnorm=batchnorm is not None, verify_every=verify_every)
         self._runs = CheckedRuns(model, score, backend)
         self._broken = False
 
-    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
-        """Lines 4 and 5 for one batch."""
+    @property
+    def why(self) -> str | None:
+        """Why the whole backward ran, at last."""
         if self._instead is not None:
-            computed = self._instead(batch, keeps_all, choose, backward)
-            self.why = self._instead.why or self.why
-            return computed
-        if not (keeps_all or self._broken) and self.parallel.over_ranks:
+            return self._instead.why or self.parallel.why_not_rows
+        return next(reversed(self.report.reasons), None)
+
+    def forward(self, batch: Any, ahead: Ahead) -> Scored:
+        """The losses of one batch, with a graph whose backward can be run for some rows."""
+        if self._instead is not None:
+            return self._instead.forward(batch, ahead)
+        if not (ahead.keeps_all or self._broken) and self.parallel.over_ranks:
             self._look_at_other_ranks(batch)
-        if keeps_all or self._broken or _length(batch) == 0:
-            return self.dense(batch, keeps_all, choose, backward)
+        if ahead.keeps_all or self._broken or _length(batch) == 0:
+            return self.dense.forward(batch, ahead)
         through = partial(self.parallel.through, self._runs.compiled, batch)
         try:
             losses, right = self._runs(through, partial(self.dense.score, batch), batch)
         except NotCompiledError as error:
             self._give_up(str(error))
-            return self.dense(batch, keeps_all, choose, backward)
-        values = losses.detach()
-        rows = choose(values, right)
-        if rows is None:
-            self.parallel.abandon(losses)
-            return Computed(values, None, right, "rows")
-        passes, skipping = self._report.passes, self._report.skipping
-        backward(losses, rows)
-        if self._report.passes == passes:
-            self._report.say("the model could not be traced")
-        self.why = next(reversed(self._report.reasons), None) or self.why
-        return Computed(values, rows, right, "rows" if self._report.skipping > skipping else "dense")
+            return self.dense.forward(batch, ahead)
+        return RowsScored(DenseScored(losses, losses.detach(), right, self.parallel), self.report)
 
     def _look_at_other_ranks(self, batch: Any) -> None:
         """Run dense where a pass is one of all ranks, or where there is nothing to compute."""
         if self.parallel.shares_statistics():
             self._give_up("SyncBatchNorm in training couples the samples of all ranks")
         elif _length(batch) == 0:
-            self.why = "this rank has no samples"
+            self.report.say("this rank has no samples")
 
     def _give_up(self, reason: str) -> None:
         self._broken = True
-        self._report.say(reason)
-        self.why = reason
+        self.report.say(reason)
+
+
+@dataclass(frozen=True)
+class RowsScored:
+    """Losses with a graph whose backward reads off its incoming gradient which rows to run."""
+
+    dense: DenseScored
+    report: BackwardReport
+    positions: None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses, detached."""
+        return self.dense.losses
+
+    @property
+    def right(self) -> Right:
+        """Which answers are right."""
+        return self.dense.right
+
+    def backward(self, kept: Kept) -> Computed:
+        """Back-propagate through the kept rows, or all where that is not exact."""
+        passes, skipping = self.report.passes, self.report.skipping
+        computed = self.dense.backward(kept)
+        if self.report.passes == passes:
+            self.report.say("the model could not be traced")
+        return computed._replace(engine="rows") if self.report.skipping > skipping else computed
+
+    def abandon(self) -> Computed:
+        """Leave the pass."""
+        return self.dense.abandon()._replace(engine="rows")
 
 
 def _length(batch: Any) -> int | None:

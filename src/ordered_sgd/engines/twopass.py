@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.agreement import agree, dtype_around, largest_difference, rounding
-from ordered_sgd.engines import Backward, Choose, Computed, Score, Scored
+from ordered_sgd.engines import Ahead, Computed, Kept, Losses, Right, Score, Scored, Stateless
 from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
@@ -29,7 +30,7 @@ from ordered_sgd.selection import select_rows
 log = logging.getLogger("ordered_sgd")
 
 
-class TwoPassEngine:
+class TwoPassEngine(Stateless):
     """The gradient of the ordered loss by a scoring pass and a pass over the chosen samples.
 
     Parameters
@@ -74,41 +75,33 @@ class TwoPassEngine:
         self._random = True  # until a scoring pass has drawn nothing
         self._coupled = self._dense_everywhere = self._checked = False
 
-    def __call__(self, batch: Any, keeps_all: bool, choose: Choose, backward: Backward) -> Computed:
-        """Lines 4 and 5 for one batch."""
-        if not (keeps_all or self._checked):
+    def forward(self, batch: Any, ahead: Ahead) -> Scored:
+        """The losses of one batch without a graph, and what it takes to run some samples again."""
+        if not (ahead.keeps_all or self._checked):
             self._check(batch)
             self._agree_with_other_ranks()
-        if keeps_all or self._dense_everywhere:
-            return self.dense(batch, keeps_all, choose, backward)
-        device = device_of(self.model)
-        before, saved = random_state(device), self._buffers.save()
-        drawn = _Drawn()
+        if ahead.keeps_all or self._dense_everywhere:
+            return self.dense.forward(batch, ahead)
+        device, drawn = device_of(self.model), _Drawn()
+        random, saved = random_state(device), self._buffers.save()
         losses, right = self._scored(batch, drawn, saved, device)
-        rows = choose(losses, right)
-        if rows is None:
-            return Computed(losses, None, right, "twopass")
-        changed = self._buffers.save()
-        # a rank without a kept sample takes part with its first one, and without a gradient
-        run, s = (rows if rows.shape[0] or not losses.shape[0] else torch.zeros_like(losses[:1]).long()), len(losses)
-        kept, engine = None, "twopass"
+        return TwoPassScored(losses, right, self, batch, drawn, random, saved)
+
+    def again(self, first: "TwoPassScored", run: Tensor) -> tuple[Tensor, str]:
+        """The losses of some samples with a graph, by a second pass, and the engine that this is."""
+        s = len(first.losses)
         if not (self._coupled or (self._subset and run.shape[0] == 1)):  # one sample has no statistics of its own
-            self._buffers.load(saved)
-            with drawn.again(run, s) if drawn.values else nullcontext():
-                kept = self.parallel.through(self.score, take(batch, run, s)).losses
-            differs = self._compares and not agree(kept, losses.index_select(0, run))
-            if self._on_some_rank(differs):
-                where = _first_difference(self.model, self.score, batch, run, s)
-                self._give_up(where if differs else "a batch of another rank")
-                kept = None
-        if kept is None:
-            engine = "dense"
-            restore_random_state(before, device)
-            self._buffers.load(saved)
-            kept = self.parallel.through(self.score, batch).losses.index_select(0, run)
-        backward(kept, None if rows.shape[0] else rows)
-        self._buffers.load(changed)  # after the backward, which may have saved them
-        return Computed(losses, rows, right, engine)
+            self._buffers.load(first.saved)
+            with first.drawn.again(run, s) if first.drawn.values else nullcontext():
+                kept: Tensor = self.parallel.through(self.score, take(first.batch, run, s)).losses
+            differs = self._compares and not agree(kept, first.losses.index_select(0, run))
+            if not self._on_some_rank(differs):
+                return kept, "twopass"
+            where = _first_difference(self.model, self.score, first.batch, run, s)
+            self._give_up(where if differs else "a batch of another rank")
+        restore_random_state(first.random, device_of(self.model))
+        self._buffers.load(first.saved)
+        return self.parallel.through(self.score, first.batch).losses.index_select(0, run), "dense"
 
     def samples_are_apart(self, batch: Any) -> bool:
         """Whether samples can be run without the others in their batch, as far as it shows; `why` says why not.
@@ -131,7 +124,7 @@ class TwoPassEngine:
         self._coupled = self._dense_everywhere = coupled
         self._checked = not unsure
 
-    def _scored(self, batch: Any, drawn: "_Drawn", saved: Saved, device: torch.device) -> Scored:
+    def _scored(self, batch: Any, drawn: "_Drawn", saved: Saved, device: torch.device) -> Losses:
         """The losses without a graph; what is drawn on the way is kept in `drawn` if it is to be used again."""
         # a rank without samples draws nothing, and must not score less often than the others
         watching, state = self._replay and (self._random or self.parallel.in_step), torch.get_rng_state()
@@ -216,6 +209,35 @@ class TwoPassEngine:
         remedy = f'Use engine="dense" to silence this{instead}.'
         text = message("OrderedStep", "samples", f"not influence each other for engine {self.name}", self.why, remedy)
         warn(text)
+
+
+@dataclass(frozen=True)
+class TwoPassScored:
+    """Losses without a graph, and what a second pass over some samples needs."""
+
+    losses: Tensor
+    right: Right
+    engine: TwoPassEngine
+    batch: Any
+    drawn: "_Drawn"
+    random: list[Tensor]
+    saved: Saved
+    positions: None = None
+
+    def backward(self, kept: Kept) -> Computed:
+        """Run the kept samples again, with a graph."""
+        rows, buffers = kept.rows, self.engine._buffers
+        changed = buffers.save()
+        # a rank without a kept sample takes part with its first one, and without a gradient
+        run = rows if rows.shape[0] or not self.losses.shape[0] else torch.zeros_like(self.losses[:1]).long()
+        again, engine = self.engine.again(self, run)
+        kept.pull(again, None if rows.shape[0] else rows)
+        buffers.load(changed)  # after the backward, which may have saved them
+        return Computed(self.losses, rows, self.right, engine)
+
+    def abandon(self) -> Computed:
+        """Nothing has to be undone."""
+        return Computed(self.losses, None, self.right, "twopass")
 
 
 # Operators that only draw. Others that may draw, such as attention with dropout, compute from samples as well: they are

@@ -1,0 +1,156 @@
+"""Line 4 of Algorithm 1 for a step: which of the losses of an engine are kept, here or over all ranks."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.engines import Computed, Kept, KeptRanks, Scored, count_right
+from ordered_sgd.loss import OrderedLoss
+from ordered_sgd.nonfinite import Verdict, inspect_losses
+from ordered_sgd.ranks import Joined, join
+from ordered_sgd.record import StepRecord
+from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen of a batch.
+
+    Parameters
+    ----------
+    kept
+        The kept samples; None when a loss is seen not to be finite.
+    verdict
+        Whether the losses are finite, as far as is known.
+    joined, rows
+        Over several ranks: the losses of all of them, and the positions that are kept among these.
+    """
+
+    kept: Kept | None
+    verdict: Verdict
+    joined: Joined | None = None
+    rows: Tensor | None = None
+
+
+class Selector:
+    """Keeps the q largest losses of a batch, tells the rule what it saw, and makes the record of the step.
+
+    Parameters
+    ----------
+    loss
+        Holds q, the rule and what is trimmed.
+    model
+        One with BatchNorm is warned of when one or two samples are kept.
+    scaler
+        Of float16 training.
+    """
+
+    def __init__(self, loss: OrderedLoss, model: nn.Module, scaler: torch.amp.GradScaler | None) -> None:
+        self.loss, self.scaler = loss, scaler
+        self._couples = has_batchnorm(model)
+
+    def keeps_all(self, s: int | None) -> bool:
+        """Whether all of s samples will be kept; of an unknown number it is known once the losses are."""
+        return s is not None and self.loss.q_for(s) >= s
+
+    def of_batch(self, s: int | None) -> bool:
+        """Whether a batch of s samples here will be kept whole."""
+        return self.keeps_all(s)
+
+    def ranks(self, s: int) -> KeptRanks:
+        """Which of the ordered losses of a batch of s will be kept."""
+        return KeptRanks(self.loss.q_for(s), self.loss.trimmed_of(s))
+
+    def everything(self, total: int) -> Kept:
+        """All of so many samples."""
+        return Kept(torch.arange(total), total, self.scaler)
+
+    def choose(self, scored: Scored, step: int) -> Choice:
+        """The q largest losses."""
+        losses, at_once = scored.losses, _reads_are_free(scored.losses)
+        positions, s = scored.positions or (None, losses.shape[0])
+        verdict = inspect_losses(losses, step, at_once=at_once, scored=positions, s=s)
+        if at_once and verdict.error() is not None:
+            return Choice(None, verdict)
+        self.loss.see(s)
+        rows = self.loss.choose(losses, s=s)
+        if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
+            self._couples = False  # said once
+            warn_of_batchnorm("OrderedStep", rows.shape[0])
+        return Choice(Kept(rows, rows.shape[0], self.scaler), verdict)
+
+    def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
+        """What the step did; the rule is told of a batch that was not skipped."""
+        losses, rows, right, engine, estimate = computed
+        correct = (None if estimate is None else estimate.correct) or partial(count_right, right)
+        if rows is None:
+            rows = torch.empty(0, dtype=torch.int64, device=losses.device)
+        else:
+            self._observe(losses, correct() if self.loss.counts_answers else None, verdict.bad)
+        record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, verdict.bad)
+        if estimate is None:
+            return record
+        return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=estimate.mean_loss)
+
+    def _observe(self, losses: Tensor, right: Tensor | None, bad: Tensor | None) -> None:
+        """Show the batch to the rule; not the answers of one that the device may yet find to be skipped."""
+        count = None
+        if right is not None and bad is not None:
+            fine = 1 - bad
+            right, count = right * fine, losses.shape[0] * fine
+        self.loss.observe(losses, right, count)
+
+
+class RanksSelector(Selector):
+    """Keeps the q largest losses of the batches of all ranks together."""
+
+    def __init__(
+        self, loss: OrderedLoss, model: nn.Module, scaler: torch.amp.GradScaler | None, group: "ProcessGroup"
+    ) -> None:
+        super().__init__(loss, model, scaler)
+        self.group = group
+
+    def of_batch(self, s: int | None) -> bool:
+        """Whether the batches of all ranks will be kept whole.
+
+        The global batch size is only known once the losses are gathered, so go by the largest one seen so far.
+        """
+        return self.loss.keeps_all
+
+    def everything(self, total: int) -> Kept:
+        """All of so many samples on all ranks."""
+        return Kept(torch.arange(total), total / self.group.size(), self.scaler)
+
+    def choose(self, scored: Scored, step: int) -> Choice:
+        """The positions of the q largest losses that are this rank's."""
+        joined = join(scored.losses, count_right(scored.right), self.group, "OrderedStep")
+        verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
+        if verdict.error() is not None:
+            return Choice(None, verdict, joined)
+        self.loss.see(joined.losses.shape[0])
+        rows = self.loss.choose(joined.losses)
+        divisor = rows.shape[0] / len(joined.sizes)  # DDP and FSDP average over the ranks
+        return Choice(Kept(joined.mine(rows), divisor, self.scaler), verdict, joined, rows)
+
+    def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
+        """What the step did on this rank, and on all of them."""
+        joined, rows = choice.joined, computed.rows
+        assert joined is not None
+        none = torch.empty(0, dtype=torch.int64, device=computed.losses.device)
+        if rows is not None:
+            self.loss.observe(joined.losses, joined.correct)
+        kept = none if rows is None or choice.rows is None else choice.rows
+        mine, q, count = none if rows is None else rows, kept.shape[0], joined.losses.shape[0]
+        everywhere = joined.losses, kept
+        return StepRecord(q, count, computed.engine, computed.losses, mine, joined.correct, None, everywhere)
+
+
+def _reads_are_free(losses: Tensor) -> bool:
+    """Whether reading a number does not make the host wait for a queue of work."""
+    return losses.is_cpu
