@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[1]
 STEP = (
     ("mini-batch", "s samples", "lab/data/source.py"),
     ("losses", "one per sample", "loss.py"),
-    ("kept rows", "the q largest", "selection.py"),
+    ("kept rows", "the q largest", "selector.py"),
     ("gradient", "of their mean", "engines/"),
     ("update", "any optimizer", "step.py"),
     ("StepRecord", "what was done", "record.py"),
