@@ -251,15 +251,17 @@ def test_gradients_are_those_of_the_plain_model_and_samples_are_skipped(name: st
     model = copy.deepcopy(plain)
     assert selective_backward(model) is model
     for number in range(3):
+        states = []
         for one in (plain, model):
             one.zero_grad()
             torch.manual_seed(number)
             use.run(one, number)
+            states.append(torch.get_rng_state())
+        assert torch.equal(*states)
         for own, other in zip(model.parameters(), plain.parameters(), strict=True):
             assert (own.grad is None) == (other.grad is None)
             if own.grad is not None and other.grad is not None:
                 assert (own.grad - other.grad).abs().max() <= use.tolerance * (1 + other.grad.abs().max())
-        assert torch.equal(torch.get_rng_state(), torch.get_rng_state())
     report = explain_backward(model)
     if use.share is None:
         assert report.skipping == 0
@@ -318,6 +320,10 @@ def test_restoring_gives_the_plain_model_and_twice_is_once() -> None:
     assert model._compiled_call_impl is None
     step(model)
     assert restore_backward(restore_backward(model)) is model
+
+
+def test_a_model_that_is_restored_before_its_first_call_warns_of_nothing() -> None:
+    step(restore_backward(selective_backward(mlp())))
 
 
 def test_a_model_that_is_compiled_already_is_not_overwritten() -> None:

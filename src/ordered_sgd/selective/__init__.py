@@ -66,7 +66,9 @@ def explain_backward(model: nn.Module) -> BackwardReport:
 def restore_backward(model: Model) -> Model:
     """The same model as it was before `selective_backward`."""
     inner = _inner(model)
-    if isinstance(getattr(inner._compiled_call_impl, "report", None), BackwardReport):
+    known = inner._compiled_call_impl
+    if isinstance(getattr(known, "report", None), BackwardReport):
+        known.forget()  # type: ignore[union-attr]
         inner._compiled_call_impl = None
     return model
 

@@ -43,8 +43,13 @@ class SelectiveCall:
             self._give_up(str(error))
             return plain()
         if self._runs.backend.forwards == forwards:
-            self._give_up("torch.compile traced nothing, as past its limit of recompiles")
+            why = "as with a backward hook inside, or past its limit of recompiles"
+            self._give_up(f"torch.compile traced nothing, {why}")
         return outputs
+
+    def forget(self) -> None:
+        """The model is plain again: nobody is to be warned of that."""
+        self._entered.once = True
 
     def _give_up(self, reason: str) -> None:
         self.report.plain = reason

@@ -26,7 +26,7 @@ def check_rows(backward: SplitBackward, arguments: Any, rows: Tensor) -> str | N
         if difference is not None and difference > rounding(backward.plan.dtype):
             culprit = first_difference(backward, tried, rows)
             reason = f"samples influence each other in {culprit} (gradients differ by {difference:.0e})"
-            backward.report.say(reason, coupled=True)
+            backward.report.warn_of(reason)
             return reason
         compared = compared or difference is not None
     return None if compared else "the gradient could not be compared: it is not finite"
@@ -42,7 +42,7 @@ def _check_order(backward: SplitBackward, arguments: Any, rows: Tensor) -> str |
     if difference is None or difference <= rounding(backward.plan.dtype):
         return None
     reason = f"samples influence each other, not by BatchNorm alone (gradients differ by {difference:.0e})"
-    backward.report.say(reason, coupled=True)
+    backward.report.warn_of(reason)
     return reason
 
 

@@ -56,15 +56,15 @@ class BackwardReport:
         if reason is not None:
             self.say(reason)
 
-    def say(self, reason: str, *, coupled: bool = False) -> None:
-        """Count the reason; the first time it is logged, and warned of where samples influence each other."""
-        known = reason in self.reasons
+    def say(self, reason: str) -> None:
+        """Count the reason; the first time it is logged."""
+        if reason not in self.reasons:
+            log.info("%s runs the whole backward: %s", self.name, reason)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
-        if known:
-            return
-        log.info("%s runs the whole backward: %s", self.name, reason)
-        if coupled:
-            warn(message(self.name, "samples", "not influence each other", reason, self.remedy))
+
+    def warn_of(self, coupling: str) -> None:
+        """Warn that samples influence each other."""
+        warn(message(self.name, "samples", "not influence each other", coupling, self.remedy))
 
     def __str__(self) -> str:
         if self.plain is not None:

@@ -1,6 +1,7 @@
 """The harness of `osgd bench step` at a tiny size: what it reports is right, whatever the speed."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,11 +9,12 @@ from torch import nn
 
 from ordered_sgd.errors import OrderedSGDError
 from ordered_sgd.lab.bench import probe as probes
-from ordered_sgd.lab.bench.opponents import draw_by_rank, new_optimizer, selective_backprop_step, sgd_step
+from ordered_sgd.lab.bench.opponents import call, draw_by_rank, new_optimizer, selective_backprop_step, sgd_step
 from ordered_sgd.lab.bench.probe import Probe, peak_bytes, probe_apart, saved_bytes
 from ordered_sgd.lab.bench.step_cost import LIMIT_A, LIMIT_B, BenchPlan, StepRow, default_qs, machine, measure, rows_at
-from ordered_sgd.lab.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
-from ordered_sgd.lab.bench.workloads import WORKLOADS
+from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SELECTIVE, SGD, Subjects
+from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
+from ordered_sgd.selective import explain_backward
 from ordered_sgd.step import ENGINES
 
 pytestmark = pytest.mark.xdist_group("bench step")  # measured once
@@ -40,9 +42,9 @@ def measured() -> tuple[list[list[StepRow]], int, list[tuple[str, str, int]]]:
 
 def test_every_engine_has_a_row_beside_the_baselines_and_the_limits(measured) -> None:
     whole, half = measured[0]
-    assert set(ENGINES) | {SGD, SELECTIVE} == set(ROWS)
+    assert set(ENGINES) | {SGD, SELECTIVE, BACKPROP} == set(ROWS)
     assert [row.row for row in half] == [*ROWS, LIMIT_A, LIMIT_B]
-    assert [row.row for row in whole] == [name for name in ROWS if name != SELECTIVE] + [LIMIT_A, LIMIT_B]
+    assert [row.row for row in whole] == [name for name in ROWS if name != BACKPROP] + [LIMIT_A, LIMIT_B]
     assert {(row.model, row.threads, row.s, row.q) for row in half} == {("logistic", 1, 8, 4)}
 
 
@@ -67,6 +69,8 @@ def test_a_row_names_the_engine_that_ran(measured) -> None:
     assert half["twopass"].ran == "twopass"
     assert half["auto"].ran == "dense"
     assert "too small" in half["auto"].why
+    assert (whole[SELECTIVE].ran, whole[SELECTIVE].why) == ("whole", "every sample has a gradient")
+    assert (half[SELECTIVE].ran, half[SELECTIVE].why) == (SELECTIVE, "")
 
 
 def test_the_engine_with_a_memory_scores_three_q_candidates_whatever_q_is() -> None:
@@ -82,7 +86,7 @@ def test_the_engine_with_a_memory_scores_three_q_candidates_whatever_q_is() -> N
 def test_it_ticks_as_often_as_planned_and_probes_each_step_once(measured) -> None:
     _, ticked, asked = measured
     assert ticked == PLAN.ticks
-    assert len(asked) == len(set(asked)) == 1 + 2 * len(ENGINES) + 1
+    assert len(asked) == len(set(asked)) == 1 + 2 * (len(ENGINES) + 1) + 1
     assert asked.count(("logistic", SGD, 8)) == 1
 
 
@@ -96,7 +100,8 @@ def test_threads_are_as_before_even_when_it_is_left_early() -> None:
 
 
 def test_selective_backprop_stands_at_half_only() -> None:
-    assert [q for q in default_qs(64) if SELECTIVE in rows_at(64, q)] == [32]
+    assert [q for q in default_qs(64) if BACKPROP in rows_at(64, q)] == [32]
+    assert rows_at(64, 32, (SGD, "rows")) == [SGD, "rows"]
     assert default_qs(8) == (8, 4, 2, 1)
 
 
@@ -104,15 +109,16 @@ def test_the_machine_is_named() -> None:
     assert {"processor", "cores", "torch"} <= set(machine())
 
 
-@pytest.mark.parametrize("name", [name for name in WORKLOADS if not name.startswith("preact")])
+@pytest.mark.parametrize("name", [name for name in installed() if not name.startswith("preact")])
 def test_a_workload_has_one_loss_per_sample_whose_mean_sgd_minimises(name: str) -> None:
     workload = WORKLOADS[name]
     x, y = workload.make_batch(3, torch.Generator().manual_seed(0))
     model = workload.build()
-    losses = workload.criterion(model(x), y)
+    outputs = call(model, x)  # once: dropout draws again
+    losses = workload.criterion(outputs, y)
     assert losses.shape == (3,)
     assert model.training
-    torch.testing.assert_close(workload.mean_loss(model(x), y), losses.mean())
+    torch.testing.assert_close(workload.mean_loss(outputs, y), losses.mean())
 
 
 @pytest.mark.parametrize("name", ["lenet", "preact-resnet18-bn", "preact-resnet18-gn", "vit"])
@@ -132,6 +138,9 @@ def test_sizes_are_those_of_the_comparison() -> None:
         "mlp": 785 * 1024 + 1025 * 1024 + 1025 * 10,
         "logistic": 7850,
     }
+    if "bert" in installed():
+        embeddings = (30_522 + 128 + 2) * 256 + 2 * 256
+        expected["bert"] = embeddings + layers(4, 256) + 257 * 256 + 257 * 2  # and the pooler, and two classes
     assert {name: sum(p.numel() for p in WORKLOADS[name].build().parameters()) for name in expected} == expected
 
 
@@ -142,13 +151,69 @@ def test_turning_the_dial_changes_what_every_engine_keeps() -> None:
         assert [subjects.calls[name]().q for name in ("dense", "twopass")] == [q, q]
 
 
-def test_steps_train_copies_of_one_model() -> None:
-    subjects = Subjects(WORKLOADS["logistic"], s=8, names=(SGD, "dense"))
+def test_turning_the_dial_changes_what_a_selective_loop_computes() -> None:
+    subjects = Subjects(WORKLOADS["logistic"], s=8, names=(SELECTIVE,))
+    report = explain_backward(subjects.models[SELECTIVE])
+    for q in (8, 2, 4):
+        subjects.set_q(q)
+        before = report.rows
+        subjects.calls[SELECTIVE]()
+        assert report.rows - before == q
+
+
+def test_a_selective_loop_takes_the_same_steps_as_the_dense_engine() -> None:
+    subjects = Subjects(WORKLOADS["mlp"], s=8, names=("dense", SELECTIVE))
+    subjects.set_q(2)
     for _ in range(3):
-        subjects.calls[SGD]()
-        subjects.calls["dense"]()  # q = s: the same update
-    weights = [subjects.models[name].weight for name in (SGD, "dense")]
-    torch.testing.assert_close(*weights)
+        subjects.calls["dense"]()
+        subjects.calls[SELECTIVE]()
+    for own, other in zip(*(subjects.models[name].parameters() for name in (SELECTIVE, "dense")), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_a_selective_loop_says_why_it_computes_every_sample() -> None:
+    build = lambda: nn.Sequential(nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))  # noqa: E731
+    subjects = Subjects(replace(WORKLOADS["logistic"], build=build), s=8, names=(SELECTIVE,))
+    subjects.set_q(2)
+    ran, why = subjects.ran(SELECTIVE)
+    assert ran == "whole"
+    assert "takes statistics over the batch" in why
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("bert" not in installed(), reason="Transformers is not installed")
+def test_every_step_runs_an_unmodified_bert() -> None:
+    subjects = Subjects(WORKLOADS["bert"], s=16)
+    subjects.set_q(2)
+    subjects.warm()
+    for step in (*subjects.calls.values(), *subjects.pieces().values()):
+        step(), step()
+    engines = [name for name in ROWS if name not in (SGD, BACKPROP)]
+    assert {name: subjects.ran(name)[0] for name in engines} == {name: name for name in engines} | {"auto": "rows"}
+
+
+def test_every_step_clips_the_gradient_where_the_workload_does() -> None:
+    def unit_rate(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1.0)
+
+    workload = replace(WORKLOADS["logistic"], optimizer=unit_rate, max_grad_norm=1e-3)
+    subjects = Subjects(workload, s=8)
+    subjects.set_q(4)
+    for name, step in subjects.calls.items():
+        step()
+        pairs = zip(subjects.models[name].parameters(), subjects.model.parameters(), strict=True)
+        moved = torch.cat([(own - other).flatten() for own, other in pairs])
+        assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2), name
+
+
+def test_steps_train_copies_of_one_model() -> None:
+    subjects = Subjects(WORKLOADS["logistic"], s=8, names=(SGD, "dense", SELECTIVE))
+    for _ in range(3):
+        for step in subjects.calls.values():  # q = s: the same update
+            step()
+    weights = [subjects.models[name].weight for name in (SGD, "dense", SELECTIVE)]
+    torch.testing.assert_close(*weights[:2])
+    torch.testing.assert_close(*weights[1:])
     assert not torch.equal(weights[0], subjects.model.weight)
     assert set(subjects.pieces()) == {"score s", "forward s", "forward q", "sgd q"}
 
@@ -188,9 +253,9 @@ def test_two_passes_save_what_their_q_samples_need() -> None:
     subjects = Subjects(WORKLOADS["mlp"], s=32, names=(SGD, "twopass", "rows"))
     subjects.set_q(2)
     saved = {}
-    for name, call in subjects.calls.items():
-        call(), call()
-        saved[name] = saved_bytes(call, subjects.models[name])
+    for name, step in subjects.calls.items():
+        step(), step()
+        saved[name] = saved_bytes(step, subjects.models[name])
     assert saved["twopass"] <= saved[SGD] / 12
     assert saved["rows"] == pytest.approx(saved[SGD], rel=0.05)
 

@@ -71,6 +71,27 @@ def test_a_small_measurement_writes_a_table_json_and_a_figure(tmp_path: Path) ->
     assert "torch" in document["machine"]
 
 
+def test_sgd_is_measured_beside_the_rows_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plans = []
+    monkeypatch.setattr("ordered_sgd.lab.bench.step_cost.measure", lambda plan, *_: plans.append(plan) or [])
+    run("--models", "mlp", "--rows", "rows, selective", "--out", str(tmp_path / "b"))
+    assert plans[0].rows == ["sgd", "selective", "rows"]
+
+
+def test_without_transformers_bert_is_left_out_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plans = []
+    monkeypatch.setattr("ordered_sgd.lab.bench.step_cost.measure", lambda plan, *_: plans.append(plan) or [])
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    run("--out", str(tmp_path / "b"))
+    assert "lenet" in plans[0].models
+    assert "bert" not in plans[0].models
+    named = run("--models", "bert")
+    assert "transformers must be installed; got no module 'transformers'. Run: pip install" in str(named.exception)
+    assert len(plans) == 1
+
+
 @pytest.mark.usefixtures("_without_measuring")
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     done = run("--models", "mlp", "--json", "--out", str(tmp_path / "b"))
@@ -117,6 +138,7 @@ def test_the_tables_show_speed_limits_what_ran_and_costs() -> None:
     ("arguments", "text"),
     [
         (("--models", "lennet"), "--models must be one of lenet, .*; got 'lennet'. Did you mean 'lenet'?"),
+        (("--rows", "selectiv"), "--rows must be one of sgd, .*; got 'selectiv'. Did you mean 'selective'?"),
         (("--q", "32,65"), "--q must be integers from 1 to s = 64; got 65. Leave"),
         (("--rounds", "1"), "--rounds must be at least 2; got 1. Run: osgd bench step -h"),
         (("--threads", "1,0"), "--threads must be at least 1; got 0. Run"),

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ordered_sgd.lab.bench.gloo import on_ranks
-from ordered_sgd.lab.bench.opponents import new_optimizer, sgd_step
+from ordered_sgd.lab.bench.opponents import sgd_step
 from ordered_sgd.lab.bench.timing import Timing, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.ranks import HEAD, gather, unpack
@@ -190,16 +190,17 @@ def time_steps(model: str, *, s: int, q: int, rounds: int) -> dict[str, Timing]:
 
     def wrapped() -> tuple[nn.Module, Any, Iterator[Any]]:
         inner = nn.parallel.DistributedDataParallel(copy.deepcopy(built))
-        return inner, new_optimizer(inner), itertools.cycle(batches)
+        return inner, workload.optimizer(inner), itertools.cycle(batches)
 
     def ordered(q: int, group: Any) -> Callable[[], object]:
         inner, optimizer, own = wrapped()
-        step = OrderedStep(inner, workload.criterion, optimizer, q=q, engine="dense", group=group)
+        norm = workload.max_grad_norm
+        step = OrderedStep(inner, workload.criterion, optimizer, q=q, engine="dense", group=group, max_grad_norm=norm)
         return lambda: step(*next(own))
 
     inner, optimizer, own = wrapped()
     calls: dict[str, Callable[[], object]] = {
-        PLAIN: lambda: sgd_step(inner, workload.mean_loss, optimizer, *next(own)),
+        PLAIN: lambda: sgd_step(inner, workload.mean_loss, optimizer, *next(own), max_grad_norm=workload.max_grad_norm),
         LOCAL: ordered(max(1, q // dist.get_world_size()), None),
         GLOBAL: ordered(q, dist.group.WORLD),
     }

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as Samples
 
 from ordered_sgd.errors import require
-from ordered_sgd.lab.bench.opponents import new_optimizer, sgd_step
+from ordered_sgd.lab.bench.opponents import sgd_step
 from ordered_sgd.lab.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.lab.data.dataset import Dataset
@@ -164,7 +164,7 @@ def _lenet_step(s: int) -> Callable[[], Tensor]:
     """A step of plain SGD on a batch that is there already."""
     workload = WORKLOADS["lenet"]
     model = workload.build()
-    optimizer = new_optimizer(model)
+    optimizer = workload.optimizer(model)
     x, y = workload.make_batch(s, torch.Generator().manual_seed(0))
     return lambda: sgd_step(model, workload.mean_loss, optimizer, x, y)
 

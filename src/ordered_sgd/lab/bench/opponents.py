@@ -1,10 +1,12 @@
 """What ordered SGD is measured against: plain SGD, and Selective Backprop as Composer does it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from ordered_sgd.selection import select_rows
 
@@ -14,8 +16,31 @@ def new_optimizer(model: nn.Module) -> Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
 
 
+def call(model: nn.Module, x: Any) -> Any:
+    """The outputs of the model: ``model(**x)`` for a dict, else ``model(x)``."""
+    return model(**x) if isinstance(x, dict) else model(x)
+
+
+def first_rows(x: Any, count: int) -> Any:
+    """The first samples of a batch, a tensor or a dict of tensors."""
+    return {name: part[:count] for name, part in x.items()} if isinstance(x, dict) else x[:count]
+
+
+def update(model: nn.Module, optimizer: Optimizer, max_grad_norm: float | None) -> None:
+    """An update by the gradients that are there, clipped to this norm unless it is None."""
+    if max_grad_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+
+
 def sgd_step(
-    model: nn.Module, mean_loss: Callable[[Tensor, Tensor], Tensor], optimizer: Optimizer, x: Tensor, y: Tensor
+    model: nn.Module,
+    mean_loss: Callable[[Any, Tensor], Tensor],
+    optimizer: Optimizer,
+    x: Any,
+    y: Tensor,
+    *,
+    max_grad_norm: float | None = None,
 ) -> Tensor:
     """The loss of one plain update, before it.
 
@@ -26,21 +51,22 @@ def sgd_step(
     True
     """
     optimizer.zero_grad()
-    loss = mean_loss(model(x), y)
+    loss = mean_loss(call(model, x), y)
     loss.backward()
-    optimizer.step()
+    update(model, optimizer, max_grad_norm)
     return loss.detach()
 
 
 def selective_backprop_step(
     model: nn.Module,
-    criterion: Callable[[Tensor, Tensor], Tensor],
+    criterion: Callable[[Any, Tensor], Tensor],
     optimizer: Optimizer,
-    x: Tensor,
+    x: Any,
     y: Tensor,
     *,
     keep: float = 0.5,
     generator: torch.Generator | None = None,
+    max_grad_norm: float | None = None,
 ) -> Tensor:
     """The rows kept in one update of Selective Backprop (Jiang et al., 2019) as MosaicML's Composer does it.
 
@@ -56,12 +82,13 @@ def selective_backprop_step(
     torch.Size([4])
     """
     with torch.no_grad():
-        losses = criterion(model(x), y)
+        losses = criterion(call(model, x), y)
     rows = draw_by_rank(losses, keep=keep, generator=generator)
     optimizer.zero_grad()
-    kept = criterion(model(select_rows(x, 0, rows)), y.index_select(0, rows))  # channels-last stays
+    part = tree_map(lambda tensor: select_rows(tensor, 0, rows), x)  # channels-last stays
+    kept = criterion(call(model, part), y.index_select(0, rows))
     kept.mean().backward()
-    optimizer.step()
+    update(model, optimizer, max_grad_norm)
     return rows
 
 

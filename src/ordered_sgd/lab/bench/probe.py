@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.errors import OrderedSGDError, message
-from ordered_sgd.lab.bench.opponents import new_optimizer, sgd_step
+from ordered_sgd.lab.bench.opponents import first_rows, sgd_step
 from ordered_sgd.lab.bench.subjects import Subjects
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 
@@ -136,11 +136,13 @@ def _return_free_memory() -> None:
 
 def _warm_libraries(subjects: Subjects) -> None:
     """Plain steps with s and q samples: what torch prepares for any training is not the engine's cost."""
-    model = subjects.workload.build()
-    optimizer = new_optimizer(model)
+    workload = subjects.workload
+    model = workload.build()
+    optimizer = workload.optimizer(model)
     x, y = subjects.batches[0]
     for size in (subjects.s, subjects.q):
-        sgd_step(model, subjects.workload.mean_loss, optimizer, x[:size], y[:size])
+        part = first_rows(x, size), y[:size]
+        sgd_step(model, workload.mean_loss, optimizer, *part, max_grad_norm=workload.max_grad_norm)
 
 
 def _seconds(call: Callable[[], object]) -> float:

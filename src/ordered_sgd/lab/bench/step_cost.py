@@ -24,7 +24,7 @@ import torch
 
 from ordered_sgd.errors import TrapWarning
 from ordered_sgd.lab.bench.probe import Probe, probe_apart
-from ordered_sgd.lab.bench.subjects import ROWS, SELECTIVE, SGD, Subjects
+from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SGD, Subjects
 from ordered_sgd.lab.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.lab.experiments.store import processor
@@ -46,9 +46,11 @@ class StepRow:
     model, threads, s, q
         What was measured.
     row
-        The kind of step: ``sgd``, an engine, ``selective-backprop`` (at q = s/2 only), ``limit-a`` or ``limit-b``.
+        The kind of step: ``sgd``, an engine, ``selective`` (a plain loop after `selective_backward`),
+        ``selective-backprop`` (at q = s/2 only), ``limit-a`` or ``limit-b``.
     ran, why
         The engine that ran, and why it was another than the one asked for; empty where there is nothing to say.
+        A selective step that left no sample out ran ``whole``.
     seconds, low, high
         Of one step: median and quartiles; the limits are sums of medians and have no quartiles.
     speedup, speedup_low, speedup_high
@@ -105,6 +107,8 @@ class BenchPlan:
         Rounds that count, and rounds before them in which engines compile and settle.
     probe
         Whether to find saved bytes, peak memory and compile seconds too, in a process for each.
+    rows
+        Kinds of step, from `ROWS`; ``sgd`` must be one of them, because speed-ups are over it.
     """
 
     models: Sequence[str]
@@ -114,12 +118,13 @@ class BenchPlan:
     rounds: int = 11
     warmup: int = 2
     probe: bool = True
+    rows: Sequence[str] = ROWS
 
     @property
     def ticks(self) -> int:
         """How often `measure` ticks: once a round, and once a probe."""
         rounds = len(self.models) * len(self.qs) * len(self.threads) * (self.rounds + self.warmup)
-        kinds = {(name, kept_by(name, self.s, q)) for q in self.qs for name in rows_at(self.s, q)}
+        kinds = {(name, kept_by(name, self.s, q)) for q in self.qs for name in rows_at(self.s, q, self.rows)}
         return rounds + (len(self.models) * len(kinds) if self.probe else 0)
 
 
@@ -144,7 +149,7 @@ def measure(
                 continue
             with threads_of_torch(threads):
                 _forget_compiled()
-                subjects = Subjects(WORKLOADS[model], s=plan.s)
+                subjects = Subjects(WORKLOADS[model], s=plan.s, names=tuple(plan.rows))
                 for q in qs:
                     found = _probes(plan, probes, model, q, tick) if plan.probe else {}
                     yield _column(plan, model, subjects, q, found, tick)
@@ -166,7 +171,7 @@ def _column(
     plan: BenchPlan, model: str, subjects: Subjects, q: int, probes: Mapping[str, Probe], tick: Callable[[], object]
 ) -> list[StepRow]:
     """Every row for one q, measured in turn."""
-    names = rows_at(plan.s, q)
+    names = rows_at(plan.s, q, plan.rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrapWarning)  # a small q from the first step on is what is measured
         subjects.set_q(q)
@@ -175,6 +180,7 @@ def _column(
         ticks = every(inner + _SETTLE, tick)
         calls = {name: subjects.calls[name] for name in names} | subjects.pieces() | {"tick": ticks}
         seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner, settle=_SETTLE)
+        ran = {name: subjects.ran(name) for name in names}
     limits = limit_seconds({name: timing.median for name, timing in seconds.items()})
 
     def row(name: str, timing: Timing, spread: bool, ran: tuple[str, str]) -> StepRow:
@@ -201,17 +207,17 @@ def _column(
             compile_seconds=None if costs is None else costs.compile_seconds,
         )
 
-    measured = [row(name, seconds[name], True, subjects.ran(name)) for name in names]
+    measured = [row(name, seconds[name], True, ran[name]) for name in names]
     return measured + [row(name, Timing(sum_, sum_, sum_), False, ("", "")) for name, sum_ in limits.items()]
 
 
-def rows_at(s: int, q: int) -> list[str]:
+def rows_at(s: int, q: int, rows: Sequence[str] = ROWS) -> list[str]:
     """The steps that stand in the column of q: Selective Backprop keeps half, and stands there only.
 
     >>> rows_at(64, 16)
-    ['sgd', 'dense', 'rows', 'twopass', 'auto', 'memory']
+    ['sgd', 'dense', 'selective', 'rows', 'twopass', 'auto', 'memory']
     """
-    return [name for name in ROWS if name != SELECTIVE or q == s // 2]
+    return [name for name in rows if name != BACKPROP or q == s // 2]
 
 
 def kept_by(name: str, s: int, q: int) -> int:
@@ -234,7 +240,7 @@ def _probes(
 ) -> dict[str, Probe]:
     """The probes of a column; each is made once, with the first number of threads, and SGD's once for all q."""
     found = {}
-    for name in rows_at(plan.s, q):
+    for name in rows_at(plan.s, q, plan.rows):
         key = (model, name, kept_by(name, plan.s, q))
         if key not in known:
             known[key] = probe_apart(model, name, s=plan.s, q=key[2], threads=plan.threads[0])

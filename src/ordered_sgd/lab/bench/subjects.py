@@ -8,15 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from ordered_sgd.lab.bench.opponents import new_optimizer, selective_backprop_step, sgd_step
+from ordered_sgd.lab.bench.opponents import call, first_rows, selective_backprop_step, sgd_step, update
 from ordered_sgd.lab.bench.workloads import Batch, Workload
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
+from ordered_sgd.mean import ordered_mean
 from ordered_sgd.rules import Need, Observed
+from ordered_sgd.selective import explain_backward, selective_backward
 from ordered_sgd.step import OrderedStep, StepRecord
 
-SGD, SELECTIVE, MEMORY = "sgd", "selective-backprop", "memory"
-ROWS = (SGD, "dense", "rows", "twopass", "auto", MEMORY, SELECTIVE)
+SGD, SELECTIVE, MEMORY, BACKPROP = "sgd", "selective", "memory", "selective-backprop"
+ROWS = (SGD, "dense", SELECTIVE, "rows", "twopass", "auto", MEMORY, BACKPROP)
+WHOLE = "whole"  # what ran in a selective step that left no sample out
 CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
 
 _BATCHES = 4  # taken in turn, so that no step finds its own input in the cache
@@ -37,6 +41,24 @@ class Dial:
     def next_q(self, q: int, s: int, observed: Observed) -> int:
         """The q it is set to."""
         return min(self.q, s)
+
+
+def plain_loop_step(
+    model: nn.Module,
+    criterion: Callable[[Any, Tensor], Tensor],
+    optimizer: Optimizer,
+    x: Any,
+    y: Tensor,
+    *,
+    q: int,
+    max_grad_norm: float | None = None,
+) -> Tensor:
+    """The ordered loss of one update in a loop without `OrderedStep`, before the update."""
+    optimizer.zero_grad()
+    loss = ordered_mean(criterion(call(model, x), y), q)
+    loss.backward()
+    update(model, optimizer, max_grad_norm)
+    return loss.detach()
 
 
 class Subjects:
@@ -100,6 +122,7 @@ class Subjects:
             before.optimizer,
             q=self._dial,
             engine="memory",
+            max_grad_norm=self.workload.max_grad_norm,
             candidates=min(CANDIDATES * self.q, self.s),
         )
 
@@ -110,13 +133,13 @@ class Subjects:
         ``sgd q``: a whole step on a batch of q.
         """
         model = copy.deepcopy(self.model)
-        optimizer = new_optimizer(model)
         workload, q = self.workload, self.q
-        whole, part = self._cycle(), ((x[:q], y[:q]) for x, y in self._cycle())
+        optimizer, norm = workload.optimizer(model), workload.max_grad_norm
+        whole, part = self._cycle(), ((first_rows(x, q), y[:q]) for x, y in self._cycle())
 
         def forward(batches: Iterator[Batch]) -> Tensor:
             x, y = next(batches)
-            return workload.criterion(model(x), y)
+            return workload.criterion(call(model, x), y)
 
         def score() -> Tensor:
             with torch.no_grad():
@@ -126,7 +149,7 @@ class Subjects:
             "score s": score,
             "forward s": lambda: forward(whole),
             "forward q": lambda: forward(part),
-            "sgd q": lambda: sgd_step(model, workload.mean_loss, optimizer, *next(part)),
+            "sgd q": lambda: sgd_step(model, workload.mean_loss, optimizer, *next(part), max_grad_norm=norm),
         }
 
     def _cycle(self) -> Iterator[Batch]:
@@ -134,16 +157,21 @@ class Subjects:
 
     def _call(self, name: str) -> Callable[[], Any]:
         model = self.models[name] = copy.deepcopy(self.model)
-        optimizer = new_optimizer(model)
         batches, workload = self._cycle(), self.workload
+        optimizer, norm = workload.optimizer(model), workload.max_grad_norm
         if name == SGD:
-            return lambda: sgd_step(model, workload.mean_loss, optimizer, *next(batches))
+            return lambda: sgd_step(model, workload.mean_loss, optimizer, *next(batches), max_grad_norm=norm)
         if name == SELECTIVE:
+            selective_backward(model)
+            return lambda: plain_loop_step(
+                model, workload.criterion, optimizer, *next(batches), q=self.q, max_grad_norm=norm
+            )
+        if name == BACKPROP:
             draws = torch.Generator().manual_seed(0)
             return lambda: selective_backprop_step(
-                model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws
+                model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws, max_grad_norm=norm
             )
-        options: dict[str, Any] = {"engine": name, **workload.options.get(name, {})}
+        options: dict[str, Any] = {"engine": name, "max_grad_norm": norm, **workload.options.get(name, {})}
         step = OrderedStep(model, workload.criterion, optimizer, q=self._dial, **options)
         self.steps[name] = step
         if name == MEMORY:
@@ -157,9 +185,23 @@ class Subjects:
 
     def ran(self, name: str) -> tuple[str, str]:
         """The engine that runs in a step of this name, and why, where it is another than was asked for."""
+        if name == SELECTIVE:
+            return self._ran_selectively()
         if name not in self.steps:
             return name, ""
         record: StepRecord = self.calls[name]()
         if name == MEMORY and record.scored is None:
             record = self.calls[name]()  # that may have been an audit
         return record.engine, self.steps[name].why or ""
+
+    def _ran_selectively(self) -> tuple[str, str]:
+        """Whether a step of the selective model leaves samples out, and why not."""
+        report = explain_backward(self.models[SELECTIVE])
+        skipping, reasons = report.skipping, dict(report.reasons)
+        self.calls[SELECTIVE]()
+        if report.plain is not None:
+            return "plain", report.plain
+        if report.skipping > skipping:
+            return SELECTIVE, ""
+        why = [reason for reason, count in report.reasons.items() if count > reasons.get(reason, 0)]
+        return WHOLE, "; ".join(why) or "every sample has a gradient"

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
+from ordered_sgd.errors import require
+from ordered_sgd.lab.bench.opponents import new_optimizer
 from ordered_sgd.lab.models import LeNet, PreActResNet18, channels_last
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Tensor]  # x is a tensor, or a dict of tensors for model(**x)
 
 VOCABULARY = 256  # bytes
 LENGTH = 128  # tokens of a sequence
+BERT_VOCABULARY = 30_522  # of bert-base-uncased
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,24 @@ class Workload:
         The mean of these losses in as few operations as torch has: what a plain SGD loop calls.
     options
         Engine name to the arguments of `OrderedStep` that this model needs with it.
+    optimizer
+        ``optimizer(model)`` returns the optimizer of every step, plain SGD's too.
+    max_grad_norm
+        Every step clips the gradient's norm to this; None for no clipping.
+    needs
+        A package of the extra ``huggingface`` that `build` imports; empty if torch is enough.
     notes
         What a reader of the figures must know.
     """
 
     build: Callable[[], nn.Module]
     make_batch: Callable[[int, torch.Generator], Batch]
-    criterion: Callable[[Tensor, Tensor], Tensor]
-    mean_loss: Callable[[Tensor, Tensor], Tensor]
+    criterion: Callable[[Any, Tensor], Tensor]
+    mean_loss: Callable[[Any, Tensor], Tensor]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    optimizer: Callable[[nn.Module], Optimizer] = new_optimizer
+    max_grad_norm: float | None = None
+    needs: str = ""
     notes: str = ""
 
 
@@ -122,6 +136,16 @@ def mean_over_tokens(outputs: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, 1), y.flatten())
 
 
+def per_logits(outputs: Any, y: Tensor) -> Tensor:
+    """Cross-entropy of each sample, shape (s,), for the outputs of a Transformers model."""
+    return F.cross_entropy(outputs.logits, y, reduction="none")
+
+
+def mean_of_logits(outputs: Any, y: Tensor) -> Tensor:
+    """Mean cross-entropy for the outputs of a Transformers model."""
+    return F.cross_entropy(outputs.logits, y)
+
+
 def images(channels: int, side: int) -> Callable[[int, torch.Generator], Batch]:
     """A maker of random channels-last images with ten classes."""
 
@@ -142,6 +166,37 @@ def sequences(s: int, generator: torch.Generator) -> Batch:
     """Random sequences of bytes, and what follows each of them."""
     text = torch.randint(VOCABULARY, (s, LENGTH + 1), generator=generator)
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def padded_texts(s: int, generator: torch.Generator) -> Batch:
+    """Random token ids with two classes, of 64 to 128 tokens and padded to 128, as a tokenizer returns them."""
+    ids = torch.randint(BERT_VOCABULARY, (s, LENGTH), generator=generator)
+    lengths = torch.randint(LENGTH // 2, LENGTH + 1, (s, 1), generator=generator)
+    mask = (torch.arange(LENGTH) < lengths).to(torch.int64)
+    return {"input_ids": ids * mask, "attention_mask": mask}, torch.randint(2, (s,), generator=generator)
+
+
+def bert() -> nn.Module:
+    """A small BERT classifier of the Transformers library, as it is, with random weights."""
+    transformers = require("transformers", extra="huggingface", where="osgd bench")
+    config = transformers.BertConfig(
+        vocab_size=BERT_VOCABULARY,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1,
+        num_labels=2,
+    )
+    model: nn.Module = transformers.BertForSequenceClassification(config)
+    return model.train()
+
+
+def fused_adamw(model: nn.Module) -> Optimizer:
+    """Fused AdamW, with a rate so small that random labels are never learnt."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
 
 def _mlp() -> nn.Module:
@@ -167,4 +222,23 @@ WORKLOADS: dict[str, Workload] = {
     "causal": Workload(CausalTransformer, sequences, per_sequence, mean_over_tokens, notes="one loss per sequence"),
     "mlp": _classifier(_mlp, vectors),
     "logistic": _classifier(lambda: nn.Linear(784, 10), vectors),
+    "bert": Workload(
+        bert,
+        padded_texts,
+        per_logits,
+        mean_of_logits,
+        optimizer=fused_adamw,
+        max_grad_norm=1.0,
+        needs="transformers",
+        notes="AdamW instead of SGD and gradients clipped to norm 1, in every row",
+    ),
 }
+
+
+def installed() -> list[str]:
+    """The workloads whose packages are installed.
+
+    >>> "lenet" in installed()
+    True
+    """
+    return [name for name, workload in WORKLOADS.items() if not workload.needs or find_spec(workload.needs)]

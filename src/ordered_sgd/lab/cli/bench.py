@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.errors import ArgumentError, check_choice, message, require
 from ordered_sgd.lab.cli.bench_distributed import distributed
 from ordered_sgd.lab.cli.bench_linear import linear
 from ordered_sgd.lab.cli.options import Counts, json_option, out_option, show
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ordered_sgd.lab.bench.step_cost import BenchPlan, StepRow
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-_OWN_LIMIT = {"rows": "limit-b", "twopass": "limit-a"}
+_OWN_LIMIT = {"selective": "limit-b", "rows": "limit-b", "twopass": "limit-a"}
 _SHORT = {"selective-backprop": "select. backprop"}  # for terminals of 80 columns
 _OF = {"limit-a": "of_limit_a", "limit-b": "of_limit_b"}
 
@@ -35,6 +35,7 @@ command.add_command(distributed)
 
 @command.command(context_settings=_HELP)
 @click.option("--models", default=None, help="Names separated by commas, e.g. lenet,vit; all if not given.")
+@click.option("--rows", default=None, help="Kinds of step beside sgd, e.g. selective,rows; all if not given.")
 @click.option("--s", type=int, default=64, show_default=True, help="Samples in a mini-batch.")
 @click.option("--q", "qs", type=Counts(), default=None, help="Samples kept, e.g. 32,16; s, s/2 ... s/16 if not given.")
 @click.option("--threads", type=Counts(), default=None, help="Numbers of threads, e.g. 1,2; one and all if not given.")
@@ -45,6 +46,7 @@ command.add_command(distributed)
 @json_option
 def step(
     models: str | None,
+    rows: str | None,
     s: int,
     qs: tuple[int, ...] | None,
     threads: tuple[int, ...] | None,
@@ -56,15 +58,16 @@ def step(
 ) -> None:
     """What a training step costs with each engine.
 
-    Compares the engines with plain SGD (the same model in its best layout, fused optimizer), with Selective Backprop,
-    and with two limits: limit-a = forward of s without a graph + SGD step of q; limit-b = forward of s with a graph +
-    backward of q + update. All are measured in turn in one run. Writes JSON as it goes, and a bar chart as PNG and SVG
-    at the end; Ctrl-C keeps what is there, and --resume goes on from it. The engine with a memory scores 3q candidates
-    and four others. Keep the machine quiet.
+    Compares the engines, and a plain loop after selective_backward, with plain SGD (the same model in its best layout,
+    fused optimizer), with Selective Backprop, and with two limits: limit-a = forward of s without a graph + SGD step of
+    q; limit-b = forward of s with a graph + backward of q + update. All are measured in turn in one run. Writes JSON as
+    it goes, and a bar chart as PNG and SVG at the end; Ctrl-C keeps what is there, and --resume goes on from it. The
+    engine with a memory scores 3q candidates and four others. The model bert needs Transformers and is left out where
+    it is not installed. Keep the machine quiet.
     """
     from ordered_sgd.lab.bench.step_cost import machine
 
-    plan = _plan(models, s, qs, threads, rounds, probe)
+    plan = _plan(models, rows, s, qs, threads, rounds, probe)
     out = out.with_suffix("") if out.suffix in (".json", ".png", ".svg") else out
     document = out.with_name(out.name + ".json")
     table = _kept(document, s) if resume else []
@@ -85,6 +88,7 @@ def step(
 
 def _plan(
     models: str | None,
+    rows: str | None,
     s: int,
     qs: tuple[int, ...] | None,
     threads: tuple[int, ...] | None,
@@ -104,13 +108,20 @@ def _plan(
     import torch
 
     from ordered_sgd.lab.bench.step_cost import BenchPlan, default_qs
-    from ordered_sgd.lab.bench.workloads import WORKLOADS
+    from ordered_sgd.lab.bench.subjects import ROWS, SGD
+    from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
 
-    names = list(WORKLOADS) if models is None else [name.strip() for name in models.split(",")]
+    names = installed() if models is None else [name.strip() for name in models.split(",")]
     for name in names:
         check_choice(where, "--models", name, tuple(WORKLOADS), "Leave it out for all.")
+        if WORKLOADS[name].needs:
+            require(WORKLOADS[name].needs, extra="huggingface", where=where)
+    kinds = set(ROWS) if rows is None else {SGD, *(name.strip() for name in rows.split(","))}
+    for name in sorted(kinds):
+        check_choice(where, "--rows", name, ROWS, "Leave it out for all.")
     counts = threads or tuple(dict.fromkeys((1, torch.get_num_threads())))
-    return BenchPlan(names, s=s, qs=qs or default_qs(s), threads=counts, rounds=rounds, probe=probe)
+    in_order = [name for name in ROWS if name in kinds]
+    return BenchPlan(names, s=s, qs=qs or default_qs(s), threads=counts, rounds=rounds, probe=probe, rows=in_order)
 
 
 def _kept(document: Path, s: int) -> list[dict[str, Any]]:

@@ -8,9 +8,19 @@ from ordered_sgd.errors import require
 from ordered_sgd.lab.report.canvas import COLOURS, save
 from ordered_sgd.lab.report.marked import fill
 
-_BARS = ("dense", "rows", "twopass", "auto", "selective-backprop", "memory")
+_SKY, _BLUE, _RED, _GREEN, _PURPLE, _ORANGE = COLOURS
+_BARS = {  # neighbours differ in brightness too
+    "dense": "#999999",
+    "selective": _SKY,
+    "rows": _BLUE,
+    "twopass": _RED,
+    "auto": _GREEN,
+    "selective-backprop": _PURPLE,
+    "memory": _ORANGE,
+}
 _LIMITS = {"limit-a": "-", "limit-b": ":"}
 _LABELS = {
+    "selective": "plain loop, selective_backward",
     "memory": "memory, 3q candidates",
     "selective-backprop": "Selective Backprop, half kept",
     "limit-a": "limit of two passes",
@@ -61,8 +71,7 @@ def _draw_panel(axis: Any, rows: Sequence[Mapping[str, Any]], qs: Sequence[int])
         heights = [row["speedup"] for row in own]
         whiskers = [[h - row["speedup_low"] for h, row in zip(heights, own, strict=True)]]
         whiskers.append([row["speedup_high"] - h for h, row in zip(heights, own, strict=True)])
-        colour = COLOURS[_BARS.index(name)]
-        axis.bar(places, heights, 0.94 * width, color=colour, label=_LABELS.get(name, name))
+        axis.bar(places, heights, 0.94 * width, color=_BARS[name], label=_LABELS.get(name, name))
         axis.errorbar(places, heights, yerr=whiskers, fmt="none", ecolor="#444444", elinewidth=0.7)
     for name, style in _LIMITS.items():
         own = [row for row in rows if row["row"] == name]
