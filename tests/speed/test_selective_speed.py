@@ -1,4 +1,4 @@
-"""Speed bars of a plain loop with `selective_backward`, on one thread, in interleaved runs; `make bench` prints them."""
+"""Speed bars of a plain loop with `selective_backward`, one thread, interleaved; `make bench` prints them."""
 
 import pytest
 import torch
