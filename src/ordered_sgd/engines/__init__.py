@@ -167,6 +167,28 @@ class Scored(Protocol):
         """Leave the parameters without a gradient: the step is skipped."""
 
 
+@dataclass(frozen=True)
+class Around:
+    """The losses of another engine's first phase, for one that does more with them."""
+
+    inner: Scored
+
+    @property
+    def losses(self) -> Tensor:
+        """The losses that were computed, detached."""
+        return self.inner.losses
+
+    @property
+    def right(self) -> Right:
+        """Which answers are right."""
+        return self.inner.right
+
+    @property
+    def positions(self) -> tuple[Tensor, int] | None:
+        """Where the losses are in the batch."""
+        return self.inner.positions
+
+
 class Engine(Protocol):
     """What every engine offers."""
 

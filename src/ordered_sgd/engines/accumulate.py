@@ -58,7 +58,7 @@ class MicroBatches:
                 got = f"{joined.losses.shape[0]} losses for {s} targets"
                 remedy = "Pass targets whose first dimension is the batch."
                 raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-            return AllScored(joined)
+            return AllScored(*joined)
         device = device_of(self.buffers.model)
         before, scored = [], []
         with torch.no_grad():
@@ -85,18 +85,9 @@ class MicroBatches:
 class AllScored:
     """Micro-batches that were back-propagated one after the other."""
 
-    joined: Losses
+    losses: Tensor
+    right: Right
     positions: None = None
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses of all, detached."""
-        return self.joined.losses
-
-    @property
-    def right(self) -> Right:
-        """Which answers are right."""
-        return self.joined.right
 
     def backward(self, kept: Kept) -> Computed:
         """The gradient is there."""

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ordered_sgd.engines import Ahead, Computed, Engine, Kept, Right, Score, Scored, Stateless
-from ordered_sgd.engines.dense import Dense, DenseScored
+from ordered_sgd.engines import Ahead, Around, Computed, Engine, Kept, Score, Scored, Stateless
+from ordered_sgd.engines.dense import Dense
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
@@ -131,34 +131,22 @@ class AutoEngine(Stateless):
 
 
 @dataclass(frozen=True)
-class CountedScored:
+class CountedScored(Around):
     """A plain step whose operations are counted, and the engine to be chosen by them."""
 
-    dense: DenseScored
     counted: "_Operations"
     engine: AutoEngine
-    positions: None = None
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses, detached."""
-        return self.dense.losses
-
-    @property
-    def right(self) -> Right:
-        """Which answers are right."""
-        return self.dense.right
 
     def backward(self, kept: Kept) -> Computed:
         """Back-propagate through the whole batch, and choose the engine of the next steps."""
         with self.counted:
-            computed = self.dense.backward(kept)
+            computed = self.inner.backward(kept)
         self.engine.decide(self.counted.total)
         return computed
 
     def abandon(self) -> Computed:
         """Leave the pass; the next one is counted."""
-        return self.dense.abandon()
+        return self.inner.abandon()
 
 
 class _Operations(TorchDispatchMode):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ordered_sgd.engines import (
     Ahead,
+    Around,
     Computed,
     Kept,
     KeptRanks,
@@ -180,26 +181,14 @@ class MemoryEngine:
 
 
 @dataclass(frozen=True)
-class AuditScored:
+class AuditScored(Around):
     """A batch that was scored whole, and used whole: it tells how many of the largest losses candidates would find."""
 
-    inner: Scored
     engine: MemoryEngine
     part: "Part | None"
     remembered: Tensor
     index: Tensor
     ranks: KeptRanks
-    positions: None = None
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses of the whole batch, detached."""
-        return self.inner.losses
-
-    @property
-    def right(self) -> Right:
-        """Which answers are right."""
-        return self.inner.right
 
     def backward(self, kept: Kept) -> Computed:
         """The exact gradient; the losses are remembered."""
@@ -213,24 +202,13 @@ class AuditScored:
 
 
 @dataclass(frozen=True)
-class CandidatesScored:
+class CandidatesScored(Around):
     """The scored part of a batch; the rest of it is remembered."""
 
-    inner: Scored
     engine: MemoryEngine
     part: "Part"
     remembered: Tensor
     index: Tensor
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses of the candidates and probes, detached."""
-        return self.inner.losses
-
-    @property
-    def right(self) -> Right:
-        """Which of their answers are right."""
-        return self.inner.right
 
     @property
     def positions(self) -> tuple[Tensor, int]:

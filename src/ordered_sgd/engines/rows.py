@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ordered_sgd.engines import Ahead, Computed, Kept, Right, Score, Scored, Stateless
+from ordered_sgd.engines import Ahead, Around, Computed, Kept, Score, Scored, Stateless
 from ordered_sgd.engines.dense import Dense, DenseScored
 from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.twopass import TwoPassEngine
@@ -90,34 +90,22 @@ class RowsEngine(Stateless):
 
 
 @dataclass(frozen=True)
-class RowsScored:
+class RowsScored(Around):
     """Losses with a graph whose backward reads off its incoming gradient which rows to run."""
 
-    dense: DenseScored
     report: BackwardReport
-    positions: None = None
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses, detached."""
-        return self.dense.losses
-
-    @property
-    def right(self) -> Right:
-        """Which answers are right."""
-        return self.dense.right
 
     def backward(self, kept: Kept) -> Computed:
         """Back-propagate through the kept rows, or all where that is not exact."""
         passes, skipping = self.report.passes, self.report.skipping
-        computed = self.dense.backward(kept)
+        computed = self.inner.backward(kept)
         if self.report.passes == passes:
             self.report.say("the model could not be traced")
         return computed._replace(engine="rows") if self.report.skipping > skipping else computed
 
     def abandon(self) -> Computed:
         """Leave the pass."""
-        return self.dense.abandon()._replace(engine="rows")
+        return self.inner.abandon()._replace(engine="rows")
 
 
 def _length(batch: Any) -> int | None:
