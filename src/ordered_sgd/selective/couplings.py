@@ -7,7 +7,7 @@ from torch import Tensor, fx
 
 from ordered_sgd.agreement import largest_difference, rounding
 from ordered_sgd.errors import first_line
-from ordered_sgd.selective.rows_plan import Rows
+from ordered_sgd.selective.rows_plan import BatchDim
 from ordered_sgd.selective.split import SplitBackward, gather, scatter, sizes_of
 
 
@@ -53,7 +53,7 @@ def _masked(backward: SplitBackward, arguments: Any, rows: Tensor) -> list[Any]:
     changed, values = list(arguments), sizes_of(arguments, plan)
     for i in plan.tangents:
         place = plan.arguments[i]
-        if isinstance(place, Rows):
+        if isinstance(place, BatchDim):
             noise = torch.randn(arguments[i].shape, generator=generator).to(arguments[i])
             part = gather(noise, place, rows, s, values)
             changed[i] = scatter(part, place, rows, s, values)

@@ -26,7 +26,7 @@ class NoPlanError(Exception):
 
 
 @dataclass(frozen=True)
-class Rows:
+class BatchDim:
     """Where the batch is in a tensor: a dimension of size a * s * b, the batch between the two factors."""
 
     dim: int
@@ -42,13 +42,13 @@ class RowsPlan:
     Parameters
     ----------
     arguments
-        For each argument: `Rows` to gather, ``"size"`` for a size that scales with the batch, None to pass it on.
+        For each argument: `BatchDim` to gather, ``"size"`` for a size that scales with the batch, None to pass it on.
     same_as
         The first argument that is the same tensor, so that it is gathered once.
     tangents
         Positions of the gradients that come in.
     results
-        For each result: `Rows` to scatter into a gradient of the whole batch, or None.
+        For each result: `BatchDim` to scatter into a gradient of the whole batch, or None.
     symbols
         Where the values of the symbols other than the batch can be read: symbol -> (argument, dimension or None).
     batch
@@ -61,10 +61,10 @@ class RowsPlan:
         The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
     """
 
-    arguments: list[Rows | str | None]
+    arguments: list[BatchDim | str | None]
     same_as: list[int]
     tangents: list[int]
-    results: list[Rows | None]
+    results: list[BatchDim | None]
     symbols: dict[sympy.Symbol, tuple[int, int | None]]
     batch: tuple[int, int, Any]
     reason: str | None = None
@@ -98,7 +98,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
     shaped_like = {**by_name, **{inputs[i].name: answer for i, answer in zip(tangents, answers, strict=True)}}
     same_as = _aliases(inputs, by_name)
     read = {same for node, same in zip(inputs, same_as, strict=True) if _is_read(node)}  # by itself, or as its twin
-    arguments: list[Rows | str | None] = []
+    arguments: list[BatchDim | str | None] = []
     for node, same in zip(inputs, same_as, strict=True):
         value = node.meta["val"]
         if isinstance(value, Tensor):
@@ -118,7 +118,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         else None
         for node, primal in zip(outputs.args[0], primals, strict=True)
     ]
-    first, place = next((i, how) for i in tangents if isinstance(how := arguments[i], Rows))
+    first, place = next((i, how) for i in tangents if isinstance(how := arguments[i], BatchDim))
     return RowsPlan(
         arguments=arguments,
         same_as=same_as,
@@ -185,7 +185,7 @@ def _batch_dims(value: Tensor, symbol: sympy.Symbol) -> list[int]:
     return [i for i, size in enumerate(value.shape) if symbol in _expr(size).free_symbols]
 
 
-def _place(value: Tensor, symbol: sympy.Symbol, known: Rows | None, name: str) -> Rows | None:
+def _place(value: Tensor, symbol: sympy.Symbol, known: BatchDim | None, name: str) -> BatchDim | None:
     """Where the batch is in a saved tensor."""
     dims = _batch_dims(value, symbol)
     if not dims:
@@ -194,10 +194,10 @@ def _place(value: Tensor, symbol: sympy.Symbol, known: Rows | None, name: str) -
         raise NoPlanError(f"{name} carries the batch twice")
     factor = sympy.simplify(_expr(value.shape[dims[0]]) / symbol)
     if factor == 1:
-        return Rows(dims[0], 1, 1)
+        return BatchDim(dims[0], 1, 1)
     if known is None or known.dim != dims[0]:
         raise NoPlanError(f"the place of the batch in a dimension of {name} is not known")
-    return Rows(known.dim, _plain(known.a), _plain(known.b))
+    return BatchDim(known.dim, _plain(known.a), _plain(known.b))
 
 
 def _plain(factor: Any) -> Any:
@@ -210,9 +210,9 @@ def _is_read(node: fx.Node) -> bool:
     return not all(_name(user) == _POOL and user.args[1] is node and node not in user.args[2:] for user in node.users)
 
 
-def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, Rows]:
+def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, BatchDim]:
     """Where the batch is in every tensor of the forward graph that has it once and in a place that is certain."""
-    places: dict[fx.Node, Rows] = {}
+    places: dict[fx.Node, BatchDim] = {}
     for node in forward.graph.nodes:
         value = node.meta.get("val")
         if not isinstance(value, Tensor) or (not value.is_floating_point() and value.dim() == 0):
@@ -225,11 +225,11 @@ def follow(forward: fx.GraphModule, symbol: sympy.Symbol) -> dict[fx.Node, Rows]
         if symbol in factor.free_symbols:
             continue
         if factor == 1:
-            places[node] = Rows(dim, sympy.Integer(1), sympy.Integer(1))
+            places[node] = BatchDim(dim, sympy.Integer(1), sympy.Integer(1))
             continue
         before = _inherited(node, value, dim, factor, places, symbol)
         if before is not None:
-            places[node] = Rows(dim, before, sympy.simplify(factor / before))
+            places[node] = BatchDim(dim, before, sympy.simplify(factor / before))
     return places
 
 
@@ -242,7 +242,7 @@ _VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "_reshape_a
 
 
 def _inherited(
-    node: fx.Node, value: Tensor, dim: int, factor: sympy.Expr, places: dict[fx.Node, Rows], symbol: sympy.Symbol
+    node: fx.Node, value: Tensor, dim: int, factor: sympy.Expr, places: dict[fx.Node, BatchDim], symbol: sympy.Symbol
 ) -> sympy.Expr | None:
     """The factor before the batch in dimension `dim` of the node's value, as its inputs tell; None if they do not."""
     inputs = [arg for part in node.all_input_nodes for arg in _through_tuple(part)]
@@ -256,7 +256,7 @@ def _inherited(
         whole = ratio.is_integer and sympy.simplify(factor / ratio).is_integer
         return ratio if whole else None
     if kind == "cat" and sources and len(node.all_input_nodes) == factor:
-        same = all(places.get(arg) == Rows(dim, 1, 1) for arg in node.all_input_nodes)
+        same = all(places.get(arg) == BatchDim(dim, 1, 1) for arg in node.all_input_nodes)
         return factor if same else None
     if kind == "repeat":
         return None

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.selection import select_rows
 from ordered_sgd.selective.explain import BackwardReport
-from ordered_sgd.selective.rows_plan import Rows, RowsPlan
+from ordered_sgd.selective.rows_plan import BatchDim, RowsPlan
 
 _LOOK_FIRST = 64  # elements of a row: nearly always enough to see that it has a gradient
 
@@ -105,7 +105,7 @@ def rows_with_gradient(arguments: Any, plan: RowsPlan, s: int) -> Tensor | None:
     values, found = sizes_of(arguments, plan), None
     for i in plan.tangents:
         place, tangent = plan.arguments[i], arguments[i]
-        if not isinstance(place, Rows):
+        if not isinstance(place, BatchDim):
             if bool((tangent != 0).any()):
                 return None
             continue
@@ -130,7 +130,7 @@ def _not_zero(rows: Tensor) -> Tensor:
     return found
 
 
-def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
+def gather(tensor: Tensor, place: BatchDim, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
     """The given rows of a tensor, in the memory layout that it has."""
     a, b = factors(place, values)
     if a == b == 1:
@@ -141,7 +141,7 @@ def gather(tensor: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, 
     return select_rows(split, place.dim + 1, rows).flatten(place.dim, place.dim + 2)
 
 
-def scatter(part: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
+def scatter(part: Tensor, place: BatchDim, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
     """The gradient of the whole batch: that of the rows, and zero elsewhere."""
     a, b = factors(place, values)
     split = part.unflatten(place.dim, (a, -1, b)).narrow(place.dim + 1, 0, rows.shape[0])
@@ -151,7 +151,7 @@ def scatter(part: Tensor, place: Rows, rows: Tensor, s: int, values: dict[Any, i
     return whole.index_copy_(place.dim + 1, rows, split).flatten(place.dim, place.dim + 2)
 
 
-def _only_first(part: Tensor, place: Rows, values: dict[Any, int]) -> Tensor:
+def _only_first(part: Tensor, place: BatchDim, values: dict[Any, int]) -> Tensor:
     a, b = factors(place, values)
     part = part.unflatten(place.dim, (a, 2, b)).clone()
     part.select(place.dim + 1, 1).zero_()
@@ -166,7 +166,7 @@ def sizes_of(arguments: Any, plan: RowsPlan) -> dict[Any, int]:
     }
 
 
-def factors(place: Rows, values: dict[Any, int]) -> tuple[int, int]:
+def factors(place: BatchDim, values: dict[Any, int]) -> tuple[int, int]:
     """What stands before and after the batch in its dimension, as numbers."""
     return _number(place.a, values), _number(place.b, values)
 
