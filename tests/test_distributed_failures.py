@@ -73,7 +73,7 @@ def test_a_killed_rank_ends_the_job_and_the_run_resumes_from_its_checkpoint(shar
         assert time.monotonic() - start < 40
     assert job.returncode != 0
     assert "Signal 9 (SIGKILL)" in stderr or "exitcode  : -9" in stderr
-    epochs, elsewhere = 3 + state(file)["step"]["loss"]["_extra_state"]["epoch"], shutil.copy(file, tmp_path / "3.pt")
+    epochs, elsewhere = 3 + state(file)["step"]["policy"]["epoch"], shutil.copy(file, tmp_path / "3.pt")
     more = torchrun(2, EXAMPLE, "--epochs", epochs, "--checkpoint", file, *options)
     uninterrupted = torchrun(2, EXAMPLE, "--epochs", epochs, "--checkpoint", whole, *options)
     assert last_line(more) == last_line(uninterrupted)
@@ -106,7 +106,7 @@ def test_a_checkpoint_resumes_on_other_numbers_of_ranks(tmp_path: Path) -> None:
     assert torchrun(1, EXAMPLE, "--epochs", 6, "--checkpoint", whole).returncode == 0
     for name, weight in state(whole)["model"].items():
         torch.testing.assert_close(state(file)["model"][name], weight, rtol=1e-3, atol=1e-4)
-    found, expected = (state(path)["step"]["loss"]["_extra_state"] for path in (file, whole))
+    found, expected = (state(path)["step"]["policy"] for path in (file, whole))
     assert (found["q"], found["s"], found["epoch"]) == (expected["q"], expected["s"], expected["epoch"])
 
 

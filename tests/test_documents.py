@@ -10,7 +10,7 @@ import pytest
 
 import ordered_sgd
 from ordered_sgd import rules
-from ordered_sgd.step import ENGINES
+from ordered_sgd.engines import ENGINES
 from tests.distributed.launch import torchrun
 
 ROOT = Path(__file__).parents[1]

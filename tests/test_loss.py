@@ -1,6 +1,8 @@
 import functools
 import io
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, LossMassRule, OrderedLoss, multiclass_hinge, ordered_mean
+from ordered_sgd import loss as loss_module
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rules import Rule
 
@@ -159,7 +162,7 @@ def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
         feed(loss_fn, 1.0, s=1000)
     loss_fn.eval()
     feed(loss_fn, 1.0, s=128)
-    assert loss_fn.q_for(10**6) == 10**6
+    assert loss_fn._policy.q_for(10**6) == 10**6
     assert loss_fn.end_epoch() == 64
     assert loss_fn.q == 64
 
@@ -189,15 +192,15 @@ def test_a_rule_divides_the_largest_batch_seen_and_a_smaller_one_keeps_what_it_h
     assert loss_fn.q == 8
     loss_fn(*batch(64))
     assert loss_fn.q == 32
-    assert loss_fn.q_for(40) == 32
-    assert loss_fn.q_for(10) == 10
+    assert loss_fn._policy.q_for(40) == 32
+    assert loss_fn._policy.q_for(10) == 10
 
 
 def test_a_larger_batch_in_a_later_epoch_gets_the_rule_s_answer_for_its_size() -> None:
     loss_fn = OrderedLoss(CE, q=AccuracyRule())
     feed(loss_fn, 1.0, s=16)
     assert loss_fn.end_epoch(accuracy=0.91) == 4
-    assert loss_fn.q_for(64) == 16
+    assert loss_fn._policy.q_for(64) == 16
 
 
 def test_a_larger_batch_does_not_make_the_paper_s_rule_grow_back() -> None:
@@ -225,10 +228,33 @@ def test_a_rule_that_answers_nonsense_is_named(answer: object) -> None:
 
 
 def test_a_fixed_q_is_not_overwritten_by_a_loaded_state() -> None:
-    first, second = OrderedLoss(CE, q=8), OrderedLoss(CE, q=16)
+    first, second = OrderedLoss(CE, q=8, trim=1), OrderedLoss(CE, q=16, trim=1)
     first(*batch(64))
     second.load_state_dict(first.state_dict())
     assert (second.q, second.end_epoch()) == (16, 16)
+
+
+class WithLoss(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.layer, self.loss_fn = nn.Linear(4, 3), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), **options)
+
+
+def test_with_a_fixed_q_a_model_that_holds_a_loss_loads_any_checkpoint_of_the_model() -> None:
+    plain = nn.ModuleDict({"layer": nn.Linear(4, 3)})
+    model = WithLoss(q=0.25)
+    model.load_state_dict(plain.state_dict())
+    assert list(model.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(model.state_dict())
+    model.load_state_dict(WithLoss(q=AccuracyRule()).state_dict())  # of a training with a rule: nothing to take up
+
+
+@pytest.mark.parametrize("options", [{"q": AccuracyRule()}, {"q": 4, "selection": "random"}, {"q": 4, "trim": 1}])
+def test_where_something_moves_a_checkpoint_must_carry_it(options: dict[str, Any]) -> None:
+    model = WithLoss(**options)
+    assert "loss_fn._extra_state" in model.state_dict()
+    with pytest.raises(RuntimeError, match=r"Missing key.*loss_fn\._extra_state"):
+        model.load_state_dict(WithLoss(q=4).state_dict())
 
 
 def test_outputs_that_broadcast_against_targets_are_named_with_both_shapes() -> None:
@@ -273,8 +299,8 @@ def test_outputs_in_a_dict_do_not_hide_a_reduction() -> None:
 def test_a_share_given_as_q_is_a_share_of_the_batch_at_hand() -> None:
     loss_fn = OrderedLoss(CE, q=0.5)
     loss_fn(*batch(64))
-    assert loss_fn.q_for(64) == 32
-    assert loss_fn.q_for(40) == 20
+    assert loss_fn._policy.q_for(64) == 32
+    assert loss_fn._policy.q_for(40) == 20
     assert loss_fn.end_epoch() == 32
 
 
@@ -366,3 +392,88 @@ def test_it_compiles_without_a_graph_break_and_without_a_recompile_per_step(rule
         torch.testing.assert_close(compiled(logits, target), eager(logits, target))
     assert graphs.frame_count <= 2  # the first call, and the first with sums to add to
     assert loss_fn.end_epoch() == eager.end_epoch()
+
+
+class Graphs:
+    """A criterion's rows that were computed with a graph, counted from inside torch's function."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[int] = []
+        right = F.cross_entropy
+
+        def counted(outputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if torch.is_grad_enabled():
+                self.rows.append(outputs.shape[0])
+            return right(outputs, *args, **kwargs)
+
+        monkeypatch.setattr(F, "cross_entropy", counted)
+
+
+def words(s: int = 16, classes: int = 7, length: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(s, length, classes, generator=generator).transpose(1, 2)
+    target = torch.randint(0, classes, (s, length), generator=generator)
+    target[3, 2:], target[5], target[7, 0] = -100, -100, -100
+    return logits.detach().requires_grad_(), target
+
+
+LARGE: list[tuple[dict[str, Any], Callable[[], tuple[Tensor, Tensor]]]] = [
+    ({}, lambda: batch(16)),
+    ({"trim": 2, "trim_epochs": 0}, lambda: batch(16)),
+    ({"cap": 6.0}, lambda: batch(16)),
+    ({"selection": "random"}, lambda: batch(16)),
+    ({"q": AccuracyRule((0.0,), (8,))}, lambda: batch(16)),
+    ({}, words),
+    ({"trim": 2, "trim_epochs": 0, "selection": "random"}, words),
+    ({"cap": 5.0}, words),
+]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("options", "make"), LARGE)
+def test_where_outputs_are_large_the_criterion_has_a_graph_for_the_kept_samples_only(
+    options: dict[str, Any], make: Any, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    graphs = Graphs(monkeypatch)
+    for large in (2**60, 0):
+        monkeypatch.setattr(loss_module, "SCORED_FROM", large)
+        loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), **{"q": 0.25, **options})
+        torch.manual_seed(0)
+        (outputs, target), graphs.rows = make(), []
+        weight = torch.linspace(0.5, 2, 16) if weighted else None
+        values = []
+        for _ in range(2):
+            loss = loss_fn(outputs, target, sample_weight=weight)
+            loss.backward()
+            values.append(loss.item())
+            if isinstance(options.get("q"), AccuracyRule):
+                loss_fn.end_epoch()
+        found[large] = (values, outputs.grad, loss_fn.q, graphs.rows)
+    (values, grad, q, whole), (kept_values, kept_grad, kept_q, some) = found[2**60], found[0]
+    assert values == kept_values
+    assert q == kept_q
+    assert grad is not None
+    torch.testing.assert_close(kept_grad, grad)
+    assert grad.abs().sum() > 0
+    assert whole == [16, 16]
+    assert some[-1] in (2, 3, 4)  # of 16 samples, of which one may have no valid word
+
+
+def test_a_criterion_that_is_not_known_to_look_at_each_sample_has_its_whole_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loss_module, "SCORED_FROM", 0)
+    outputs, target = batch(16)
+    coupled = OrderedLoss(lambda x, y: F.cross_entropy(x - x.mean(0), y, reduction="none"), q=2)
+    coupled(outputs, target).backward()
+    assert outputs.grad is not None
+    assert (outputs.grad.abs().sum(1) > 0).all()
+
+
+def test_a_batch_without_a_valid_word_gives_zero_with_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "SCORED_FROM", 0)
+    outputs, target = words()
+    loss = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=2)(outputs, torch.full_like(target, -100))
+    loss.backward()
+    assert (loss.item(), float(outputs.grad.abs().sum())) == (0.0, 0.0)  # type: ignore[union-attr]

@@ -152,7 +152,7 @@ def test_nothing_is_read_from_the_device_in_a_step_of_a_fused_optimizer() -> Non
     step = OrderedStep(model, CE, sgd(model, fused=True), q=AccuracyRule(), engine="dense")
     x, y = batch()
     step(x, y)
-    step._raise_late()  # reads the verdict of the first step
+    step.updater.raise_late()  # reads the verdict of the first step
     with Reads():
         step(x, y)
     assert Reads.found == []
@@ -200,7 +200,7 @@ def test_the_answers_of_a_batch_that_is_skipped_do_not_count(deferred: bool, mon
         bad = x.clone()
         bad[position] = math.nan
         step(bad, y)
-    adaptive = step.loss._adaptive
+    adaptive = step.policy.adaptive
     assert adaptive._counted is not None
     assert int(adaptive._counted) == 32
 

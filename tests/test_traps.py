@@ -86,9 +86,9 @@ def test_a_small_last_batch_that_is_kept_whole_is_no_trap() -> None:
 
 
 def test_a_resumed_training_is_not_warned_again() -> None:
-    loss_fn = OrderedLoss(CE, q=2)
+    loss_fn = OrderedLoss(CE, q=FixedQ(2))
     warned(lambda: loss_fn(*batch()))
-    again = OrderedLoss(CE, q=2)
+    again = OrderedLoss(CE, q=FixedQ(2))
     again.load_state_dict(loss_fn.state_dict())
     assert not warned(lambda: again(*batch()))
 

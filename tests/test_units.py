@@ -81,7 +81,7 @@ def test_accuracy_is_counted_over_what_is_valid() -> None:
     loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), q=AccuracyRule(), unit="pixel")
     loss_fn(outputs, target)
     loss_fn.end_epoch()
-    last = loss_fn._adaptive._last
+    last = loss_fn._policy.adaptive._last
     assert last is not None
     assert last.accuracy == pytest.approx((expected / valid.sum()).item())
 
@@ -120,8 +120,8 @@ def test_the_curve_of_millions_of_units_stays_short() -> None:
     loss_fn = OrderedLoss(lambda x: x, q=LossMassRule(0.5), unit="pixel")
     losses = torch.rand(2, 100, 200, requires_grad=True)
     loss_fn(losses)
-    assert loss_fn._adaptive._curve is not None
-    assert loss_fn._adaptive._curve.numel() == 4096
+    assert loss_fn._policy.adaptive._curve is not None
+    assert loss_fn._policy.adaptive._curve.numel() == 4096
     ordered, half = np.sort(losses.detach().numpy().ravel())[::-1].cumsum(), losses.sum().item() / 2
     assert loss_fn.end_epoch() == pytest.approx(np.searchsorted(ordered, half) + 1, rel=2 / 4096 * 4)
 
@@ -297,8 +297,8 @@ def test_accuracy_of_groups_is_that_of_their_elements() -> None:
     loss_fn = OrderedLoss(lambda o, t: F.cross_entropy(o, t, reduction="none"), q=AccuracyRule(), unit="group")
     loss_fn(outputs, y, ids=torch.arange(24) // 8)
     loss_fn.end_epoch()
-    assert loss_fn._adaptive._last is not None
-    assert loss_fn._adaptive._last.accuracy == 1
+    assert loss_fn._policy.adaptive._last is not None
+    assert loss_fn._policy.adaptive._last.accuracy == 1
 
 
 def test_an_epoch_of_ignored_targets_has_no_accuracy() -> None:

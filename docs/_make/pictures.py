@@ -24,10 +24,10 @@ from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma
 DOCS = Path(__file__).parents[1]
 STEP = (
     ("mini-batch", "s samples", "lab/data/source.py"),
-    ("losses", "one per sample", "loss.py"),
+    ("losses", "one per sample", "scoring.py"),
     ("kept rows", "the q largest", "selector.py"),
     ("gradient", "of their mean", "engines/"),
-    ("update", "any optimizer", "step.py"),
+    ("update", "any optimizer", "update.py"),
     ("StepRecord", "what was done", "record.py"),
 )
 EXPERIMENT = (

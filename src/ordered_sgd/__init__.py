@@ -31,11 +31,12 @@ _DOOR = {
     "SelectionTracker": "diagnostics.tracker",
 }
 # Reachable as ordered_sgd.<name> without an import of their own.
-_MODULES = ("errors", "rules", "batches", "theory", "linear", "optim", "diagnostics")
+_MODULES = ("errors", "rules", "batches", "theory", "engines", "linear", "optim", "diagnostics")
 
 if TYPE_CHECKING:
     from . import batches as batches
     from . import diagnostics as diagnostics
+    from . import engines as engines
     from . import errors as errors
     from . import linear as linear
     from . import optim as optim

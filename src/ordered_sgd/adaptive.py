@@ -31,7 +31,7 @@ class AdaptiveQ:
         self._forget_epoch()
 
     def _forget_epoch(self) -> None:
-        self._began = False  # whether a batch has come since the last epoch ended
+        self.began = False  # whether a batch has come since the last epoch ended
         self._correct: Tensor | None = None  # right answers, and answers that were counted
         self._counted: Tensor | None = None
         self._curve: Tensor | None = None  # sum over samples of the share of the loss the j largest carry, (s,)
@@ -48,7 +48,7 @@ class AdaptiveQ:
         """A training batch of s came: the largest is what a rule divides."""
         if s > self.s:
             self.q, self.s = self._q_of_larger(s), s
-        self._began = True
+        self.began = True
 
     def _q_of_larger(self, s: int) -> int:
         """The q for a batch larger than any before: the rule's answer to the last epoch, at no more than q's share."""
@@ -71,6 +71,11 @@ class AdaptiveQ:
     def counts_answers(self) -> bool:
         """Whether the rule wants to know how many answers are right."""
         return self.rule is not None and self.rule.needs == "accuracy"
+
+    @property
+    def has_counted(self) -> bool:
+        """Whether right answers could be counted in this epoch."""
+        return self._correct is not None
 
     def level(self, s: int, *, share: bool) -> float:
         """The q for a batch of which only some may be valid: what was given, or the rule's as a count or a share."""
@@ -105,7 +110,7 @@ class AdaptiveQ:
     def end_epoch(self, accuracy: float | None) -> int:
         """The q of the next epoch, by the rule."""
         where = f"{self.where}.end_epoch"
-        if self.q is None or not self._began:
+        if self.q is None or not self.began:
             remedy = "Call it once per epoch, after the last batch."
             raise ArgumentError(message(where, "at least one batch", "come before the end of an epoch", "none", remedy))
         if self.rule is not None:
@@ -145,12 +150,12 @@ class AdaptiveQ:
             share = self._last.loss_share
             last = [self._last.epoch, self._last.accuracy, None if share is None else list(share)]
         sums = [self._correct, self._counted, self._curve, self._weight]
-        numbers = {"q": self.q, "s": self.s, "epoch": self.epoch, "began": self._began}
+        numbers = {"q": self.q, "s": self.s, "epoch": self.epoch, "began": self.began}
         return {**numbers, "last": last, "sums": sums, "accuracies": list(self._accuracies)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.s, self.epoch, self._began = state["s"], state["epoch"], state["began"]
+        self.s, self.epoch, self.began = state["s"], state["epoch"], state["began"]
         self.q = state["q"] if self.fixed is None or self.s == 0 else resolve_q(self.fixed, self.s, self.where)
         self._last = None if state["last"] is None else Observed(*state["last"])
         self._correct, self._counted, self._curve, self._weight = state["sums"]

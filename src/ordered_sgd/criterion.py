@@ -33,6 +33,39 @@ def check_returned(losses: Any, args: tuple[Any, ...], kwargs: dict[str, Any], w
     return losses
 
 
+def weighted_losses(
+    criterion: Callable[..., Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sample_weight: Tensor | None,
+    where: str,
+) -> Tensor:
+    """What the criterion returns, checked, and multiplied by the samples' weights where there are some."""
+    losses = check_returned(criterion(*args, **kwargs), args, kwargs, where)
+    if sample_weight is None:
+        return losses
+    if not isinstance(sample_weight, Tensor):
+        got, advice = type(sample_weight).__name__, "Use torch.tensor(sample_weight)."
+        raise ArgumentError(message(where, "sample_weight", "be a torch tensor", got, advice))
+    if sample_weight.shape == losses.shape[:1]:
+        sample_weight = sample_weight.reshape(-1, *[1] * (losses.dim() - 1))
+    elif sample_weight.shape != losses.shape:
+        got = f"shape {tuple(sample_weight.shape)} for {losses.shape[0]} losses"
+        advice = "Pass one weight per sample of the batch."
+        raise ArgumentError(message(where, "sample_weight", "have shape (s,)", got, advice))
+    return losses * sample_weight
+
+
+def looks_at_each_sample(criterion: Callable[..., Tensor]) -> bool:
+    """Whether the loss of a sample is known to depend on no other: cross-entropy of torch itself.
+
+    >>> looks_at_each_sample(torch.nn.CrossEntropyLoss(reduction="none"))
+    True
+    """
+    function = criterion.func if isinstance(criterion, functools.partial) else criterion
+    return type(criterion) is torch.nn.CrossEntropyLoss or function is torch.nn.functional.cross_entropy
+
+
 def ignore_index(criterion: Callable[..., Tensor]) -> int | None:
     """The target that the criterion ignores: its attribute, its keyword, or its default; None if it knows none.
 

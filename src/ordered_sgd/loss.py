@@ -1,25 +1,27 @@
 """Any per-sample criterion, reduced by its q largest losses."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.adaptive import AdaptiveQ
 from ordered_sgd.criterion import (
     ONE_LOSS_EACH,
-    check_returned,
     count_correct,
     ignore_index,
+    looks_at_each_sample,
     not_ignored,
     refuse_reduced,
+    weighted_losses,
 )
-from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.ranks import check_group, join, mean_over_ranks
-from ordered_sgd.rules import Rule, resolve_q, warn_of_one
-from ordered_sgd.selection import mean_of_rows, random_rows, top_rows
-from ordered_sgd.traps import warn_of_small_q, warn_of_weights
+from ordered_sgd.rules import Rule, resolve_q
+from ordered_sgd.selection import mean_of_rows, select_rows
+from ordered_sgd.traps import warn_of_weights
 from ordered_sgd.units import (
     Unit,
     Within,
@@ -28,16 +30,18 @@ from ordered_sgd.units import (
     check_mask,
     check_mixture,
     check_unit,
+    kept_rows,
     mean_of_units,
+    mean_or_zero,
     mixed,
-    plain_trim,
-    trimmed,
 )
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-Selection = Literal["top", "random"]
+# Numbers in the outputs from which, at a quarter of the samples or fewer, it pays to run the criterion with a graph for
+# the kept samples only (measured on the CPU: .6 to .9 of the criterion's time; at half of the samples none is saved).
+SCORED_FROM = 2**18
 
 
 class OrderedLoss(nn.Module):
@@ -106,30 +110,25 @@ class OrderedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self._where = _where
-        self._adaptive = AdaptiveQ(q, _where)
-        if isinstance(criterion, OrderedLoss):
-            remedy = "Pass the criterion that it wraps."
-            raise ArgumentError(message(_where, "criterion", ONE_LOSS_EACH, "an OrderedLoss", remedy))
-        refuse_reduced(criterion, _where)
-        check_choice(_where, "selection", selection, ("top", "random"))
+        check_criterion(criterion, selection, _where)
         check_unit(unit, within, group, _where)
         check_mixture(trim, mix, cap, _where, trim_epochs)
+        self._policy = Policy(
+            q,
+            selection=selection,
+            generator=generator,
+            trim=trim,
+            trim_epochs=trim_epochs,
+            where=_where,
+            of_samples=unit == "sample",
+        )
         self.criterion = criterion
-        self.selection = selection
-        self.generator = generator or torch.Generator().manual_seed(0)
         self.unit = unit
         self.within = within
-        self.trim = plain_trim(trim)
-        self.trim_epochs = trim_epochs
         self.mix = mix
         self.cap = cap
-        self.group = group
+        self.group = None if group is None else check_group(group, _where)
         self._ignored = ignore_index(criterion)
-        self._warned = False  # of a doubtful q
-        if selection == "top":
-            warn_of_weights(_where, criterion)
-        if group is not None:
-            check_group(group, _where)
 
     def forward(
         self,
@@ -146,7 +145,9 @@ class OrderedLoss(nn.Module):
         Batches seen without gradients do not count towards the rule: validation does not move q. For the plain mean
         there, call ``loss_fn.eval()`` (and ``loss_fn.train()`` after it), as for the model.
         """
-        losses = self._losses(args, kwargs, sample_weight)
+        policy, twice = self._policy, mask is None and self._scores_first(args, kwargs)
+        with torch.no_grad() if twice else nullcontext():
+            losses = weighted_losses(self.criterion, args, kwargs, sample_weight, self._where)
         valid = not_ignored(losses, self._ignored, args, kwargs)
         if mask is not None:
             given = check_mask(losses, mask, self._where)
@@ -155,7 +156,7 @@ class OrderedLoss(nn.Module):
         if not self.training:
             return mean_of_units(values, units, 1.0, where=self._where)
         correct = counted = None
-        if self.counts_answers:
+        if policy.adaptive.counts_answers:
             correct = count_correct(*args, *kwargs.values(), like=losses, valid=valid)
             counted = torch.tensor(losses.numel(), device=losses.device) if valid is None else valid.sum()
         if self.group is not None:
@@ -165,114 +166,73 @@ class OrderedLoss(nn.Module):
         if s == 0:  # every element of every group is masked
             return mean_of_units(values, units, 1.0, where=self._where)
         if torch.is_grad_enabled():
-            self.see(s)
-            self._adaptive.observe(
-                values.detach().flatten(),
-                correct,
-                counted,
-                None if units is None else units.flatten(),
-            )
+            policy.see(s)
+            seen = None if units is None else units.flatten()
+            policy.adaptive.observe(values.detach().flatten(), correct, counted, seen)
+        trim = policy.trim_now
         if units is None and self.unit == "sample":
-            return mixed(mean_of_rows(values, self.choose(values.detach())), values, self._trim_now, self.mix)
-        draw = self._draw if self.selection == "random" else None
-        q, trim = self._adaptive.level(s, share=self.unit != "sample"), self._trim_now
+            rows = policy.choose(values.detach())
+            kept = self._mean_of_kept(rows, args, sample_weight, valid) if twice else mean_of_rows(values, rows)
+            return mixed(kept, values, trim, self.mix)
+        draw = policy.draw if policy.selection == "random" else None
+        q = policy.adaptive.level(s, share=self.unit != "sample")
+        if twice:
+            rows = kept_rows(values if draw is None else draw(values), units, q, trim, self._where)
+            return mixed(self._mean_of_kept(rows, args, sample_weight, valid), values, trim, self.mix, units)
         return mean_of_units(
             values, units, q, within=self.within, trim=trim, mix=self.mix, draw=draw, where=self._where
         )
 
+    def _scores_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether to run the criterion without a graph for all samples, and with one for the kept samples only.
+
+        This saves the criterion's backward for the other samples. It pays where outputs are large, as over a
+        vocabulary, and is exact where the criterion is known to look at each sample by itself.
+        """
+        plain = self.training and self.unit == "sample" and self.mix == 0 and self.group is None and not kwargs
+        if not plain or not torch.is_grad_enabled() or torch.compiler.is_compiling() or len(args) != 2:
+            return False
+        outputs, targets = args
+        if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.numel() < SCORED_FROM:
+            return False
+        if 4 * self._policy.q_for(outputs.shape[0]) > outputs.shape[0]:
+            return False
+        masked = self._ignored is not None and not targets.is_floating_point()
+        if masked and not outputs.is_cpu:  # how many samples are kept would have to be read from the device
+            return False
+        return outputs.requires_grad and looks_at_each_sample(self.criterion)
+
+    def _mean_of_kept(
+        self, rows: Tensor, args: tuple[Any, ...], sample_weight: Tensor | None, valid: Tensor | None
+    ) -> Tensor:
+        """The mean loss of the kept samples, with a graph through these alone."""
+        kept = tuple(select_rows(value, 0, rows) for value in args)
+        weight = None if sample_weight is None else sample_weight.index_select(0, rows)
+        losses = weighted_losses(self.criterion, kept, {}, weight, self._where)
+        part = None if valid is None else valid.index_select(0, rows)
+        return mean_or_zero(capped(as_units(losses, part, "sample", None, self._where, empty=True)[0], self.cap))
+
     def _over_ranks(self, losses: Tensor, correct: Tensor | None, *, masked: bool) -> Tensor:
         """The ordered loss of the valid units of all ranks together."""
         assert self.group is not None
+        policy = self._policy
         # what is decided here must be the same on every rank, whether or not something of its own is masked
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
         joined = join(losses, correct, self.group, self._where, empty=may_be_empty)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
-            self.see(s)
-            self._adaptive.observe(joined.losses, joined.correct)
+            policy.see(s)
+            policy.adaptive.observe(joined.losses, joined.correct)
         share = self.unit != "sample" and s > 0
-        q = resolve_q(self._adaptive.level(s, share=True), s, self._where) if share else None
-        rows = self.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
-        return mean_over_ranks(losses, rows, joined, trim=self._trim_now, mix=self.mix)
-
-    def _losses(self, args: tuple[Any, ...], kwargs: dict[str, Any], sample_weight: Tensor | None) -> Tensor:
-        """What the criterion returns, weighted."""
-        losses = check_returned(self.criterion(*args, **kwargs), args, kwargs, self._where)
-        if sample_weight is None:
-            return losses
-        if not isinstance(sample_weight, Tensor):
-            got, advice = type(sample_weight).__name__, "Use torch.tensor(sample_weight)."
-            raise ArgumentError(message(self._where, "sample_weight", "be a torch tensor", got, advice))
-        if sample_weight.shape == losses.shape[:1]:
-            sample_weight = sample_weight.reshape(-1, *[1] * (losses.dim() - 1))
-        elif sample_weight.shape != losses.shape:
-            got = f"shape {tuple(sample_weight.shape)} for {losses.shape[0]} losses"
-            advice = "Pass one weight per sample of the batch."
-            raise ArgumentError(message(self._where, "sample_weight", "have shape (s,)", got, advice))
-        return losses * sample_weight
+        q = resolve_q(policy.adaptive.level(s, share=True), s, self._where) if share else None
+        rows = policy.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
+        return mean_over_ranks(losses, rows, joined, trim=policy.trim_now, mix=self.mix)
 
     def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One loss per unit, capped, and which are valid."""
         empty = self.group is not None and self.training
         values, units = as_units(losses, valid, self.unit, ids, self._where, empty=empty)
         return capped(values, self.cap) if self.training else values, units
-
-    def per_sample(self, *args: Any, sample_weight: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """The criterion's losses, shape (s,), weighted and capped, not reduced."""
-        return self._units(self._losses(args, kwargs, sample_weight), None, None)[0]
-
-    def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
-        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.
-
-        With `s` the losses are some of a batch of s, and as many are kept as of the whole batch.
-        """
-        s = losses.shape[0] if s is None else s
-        r = self.trimmed_of(s)
-        q = self.q_for(s) if q is None else min(q, s - r)
-        if self.selection == "random":
-            rows = random_rows(s, q, self.generator)
-            if losses.device.type == "cuda" and rows.device.type == "cpu":
-                rows = rows.pin_memory()  # from ordinary memory the copy would wait for the device
-            return rows.to(losses.device, non_blocking=True)
-        return top_rows(losses, q, r)
-
-    def _draw(self, values: Tensor) -> Tensor:
-        """Random numbers in the place of losses: the largest of them are a random choice."""
-        return torch.rand(values.shape, generator=self.generator).to(values.device)
-
-    @property
-    def _trim_now(self) -> float:
-        """What is trimmed in this epoch."""
-        if self.epoch >= self.trim_epochs:
-            return self.trim
-        now = self.trim * self.epoch / self.trim_epochs
-        return now if isinstance(self.trim, float) else int(now)
-
-    def see(self, s: int) -> None:
-        """Tell the rule that a training batch of s came; `OrderedStep` does so for its own."""
-        larger = s > self._adaptive.s and self._adaptive.epoch == 0
-        if larger and not self._warned:
-            self._warned = self._warn_of_q(s)
-        self._adaptive.see(s)
-
-    def _warn_of_q(self, s: int) -> bool:
-        """Whether there was something to warn of in the q for a batch of s."""
-        if self._adaptive.fixed is not None and warn_of_one(self._adaptive.fixed, s, self._where):
-            return True
-        ordered = self.selection == "top" and self.unit == "sample"
-        return ordered and warn_of_small_q(self._where, self._adaptive.q_for(s), s)
-
-    def observe(self, losses: Tensor, correct: Tensor | None, count: Tensor | None = None) -> None:
-        """Tell the rule what such a batch showed: its losses, detached, and the right answers, of how many."""
-        self._adaptive.observe(losses, correct, count)
-
-    def q_for(self, s: int) -> int:
-        """How many samples of a batch of s are kept now; asking changes nothing."""
-        return min(self._adaptive.q_for(s), s - self.trimmed_of(s))
-
-    def trimmed_of(self, s: int) -> int:
-        """How many of the largest losses of a batch of s are dropped now."""
-        return trimmed(self._trim_now, s)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch.
@@ -283,40 +243,69 @@ class OrderedLoss(nn.Module):
             Training accuracy in [0, 1], for a rule that needs it. Without it the right answers counted during the
             epoch are used, which outputs of shape (s, C) with integer targets of shape (s,) allow.
         """
-        return self._adaptive.end_epoch(accuracy)
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether the largest batch so far would be kept whole, or none has come yet."""
-        return self._adaptive.s == 0 or self.q_for(self._adaptive.s) >= self._adaptive.s
-
-    @property
-    def counts_answers(self) -> bool:
-        """Whether the rule wants to know how many answers are right."""
-        return self._adaptive.counts_answers
+        return self._policy.end_epoch(accuracy)
 
     @property
     def q(self) -> int | None:
         """The present q for a full batch; None before the first one."""
-        return self._adaptive.q
+        return self._policy.q
 
     @property
     def epoch(self) -> int:
         """Epochs ended so far."""
-        return self._adaptive.epoch
+        return self._policy.epoch
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What `state_dict` carries: q, s, the epoch, what was observed, and the generator of the random control."""
-        return {**self._adaptive.state_dict(), "generator": self.generator.get_state()}
+        """What `state_dict` carries where q or the choice moves: q, s, the epoch, what was observed, the generator."""
+        return self._policy.state_dict()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned."""
-        self._adaptive.load_state_dict(state)
-        self.generator.set_state(state["generator"].cpu())
+        self._policy.load_state_dict(state)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not self._policy.moves:
+            del destination[prefix + "_extra_state"]  # a fixed q has no state: any checkpoint of the model will do
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        others = missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *others)
+        if not self._policy.moves and prefix + "_extra_state" in missing_keys:
+            missing_keys.remove(prefix + "_extra_state")
 
     def extra_repr(self) -> str:
         """The part of the repr after the criterion."""
-        level = self._adaptive.fixed or self._adaptive.rule
-        defaults = {"selection": "top", "unit": "sample", "within": "batch", "trim": 0, "mix": 0.0, "cap": None}
-        others = [f"{name}={value!r}" for name in defaults if (value := getattr(self, name)) != defaults[name]]
+        policy = self._policy
+        level = policy.adaptive.fixed or policy.adaptive.rule
+        values: dict[str, object] = {"selection": policy.selection, "unit": self.unit, "within": self.within}
+        values |= {"trim": policy.trim, "mix": self.mix, "cap": self.cap}
+        defaults: dict[str, object] = {
+            "selection": "top",
+            "unit": "sample",
+            "within": "batch",
+            "trim": 0,
+            "mix": 0.0,
+            "cap": None,
+        }
+        others = [f"{name}={value!r}" for name, value in values.items() if value != defaults[name]]
         return ", ".join([f"q={level}", *others])
+
+
+def check_criterion(criterion: Callable[..., Tensor], selection: str, where: str) -> None:
+    """Raise if the criterion can be seen not to return one loss per sample; warn if it weights what is ordered."""
+    if isinstance(criterion, OrderedLoss):
+        remedy = "Pass the criterion that it wraps."
+        raise ArgumentError(message(where, "criterion", ONE_LOSS_EACH, "an OrderedLoss", remedy))
+    refuse_reduced(criterion, where)
+    if selection == "top":
+        warn_of_weights(where, criterion)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.engines import Computed, Kept, KeptRanks, Scored, count_right
-from ordered_sgd.loss import OrderedLoss
+from ordered_sgd.engines.phases import Ahead, Computed, Kept, KeptRanks, Scored, count_right
 from ordered_sgd.nonfinite import Verdict, inspect_losses
+from ordered_sgd.policy import Policy
 from ordered_sgd.ranks import Joined, join
 from ordered_sgd.record import StepRecord
 from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm
@@ -43,33 +43,36 @@ class Selector:
 
     Parameters
     ----------
-    loss
-        Holds q, the rule and what is trimmed.
+    policy
+        Says how many are kept, and which.
     model
         One with BatchNorm is warned of when one or two samples are kept.
     scaler
         Of float16 training.
     """
 
-    def __init__(self, loss: OrderedLoss, model: nn.Module, scaler: torch.amp.GradScaler | None) -> None:
-        self.loss, self.scaler = loss, scaler
+    def __init__(self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None) -> None:
+        self.policy, self.scaler = policy, scaler
         self._couples = has_batchnorm(model)
 
-    def keeps_all(self, s: int | None) -> bool:
-        """Whether all of s samples will be kept; of an unknown number it is known once the losses are."""
-        return s is not None and self.loss.q_for(s) >= s
+    def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
+        """What is known of a batch before its losses: its size, where the targets tell, and its samples' numbers."""
+        ranks = None if s is None else KeptRanks(self.policy.q_for(s), self.policy.trimmed_of(s))
+        return Ahead(self._keeps_all(s), ranks, index)
 
-    def of_batch(self, s: int | None) -> bool:
-        """Whether a batch of s samples here will be kept whole."""
-        return self.keeps_all(s)
+    def _keeps_all(self, s: int | None) -> bool:
+        """Whether a batch of s samples here will be kept whole; of an unknown number it is known with the losses."""
+        return s is not None and self.policy.q_for(s) >= s
 
-    def ranks(self, s: int) -> KeptRanks:
-        """Which of the ordered losses of a batch of s will be kept."""
-        return KeptRanks(self.loss.q_for(s), self.loss.trimmed_of(s))
+    def everything(self, total: int) -> Kept | None:
+        """All of `total` samples, if they will be kept; else None."""
+        if self.policy.q_for(total) < total:
+            return None
+        return Kept(torch.arange(total), self._divisor(total), self.scaler)
 
-    def everything(self, total: int) -> Kept:
-        """All of so many samples."""
-        return Kept(torch.arange(total), total, self.scaler)
+    def _divisor(self, kept: int) -> float:
+        """What the sum of the kept losses is divided by."""
+        return kept
 
     def choose(self, scored: Scored, step: int) -> Choice:
         """The q largest losses."""
@@ -78,12 +81,12 @@ class Selector:
         verdict = inspect_losses(losses, step, at_once=at_once, scored=positions, s=s)
         if at_once and verdict.error() is not None:
             return Choice(None, verdict)
-        self.loss.see(s)
-        rows = self.loss.choose(losses, s=s)
+        self.policy.see(s)
+        rows = self.policy.choose(losses, s=s)
         if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
-        return Choice(Kept(rows, rows.shape[0], self.scaler), verdict)
+        return Choice(Kept(rows, self._divisor(rows.shape[0]), self.scaler), verdict)
 
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did; the rule is told of a batch that was not skipped."""
@@ -92,7 +95,7 @@ class Selector:
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
-            self._observe(losses, correct() if self.loss.counts_answers else None, verdict.bad)
+            self._observe(losses, correct() if self.policy.adaptive.counts_answers else None, verdict.bad)
         record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, verdict.bad)
         if estimate is None:
             return record
@@ -104,28 +107,28 @@ class Selector:
         if right is not None and bad is not None:
             fine = 1 - bad
             right, count = right * fine, losses.shape[0] * fine
-        self.loss.observe(losses, right, count)
+        self.policy.adaptive.observe(losses, right, count)
 
 
 class RanksSelector(Selector):
     """Keeps the q largest losses of the batches of all ranks together."""
 
     def __init__(
-        self, loss: OrderedLoss, model: nn.Module, scaler: torch.amp.GradScaler | None, group: "ProcessGroup"
+        self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None, group: "ProcessGroup"
     ) -> None:
-        super().__init__(loss, model, scaler)
+        super().__init__(policy, model, scaler)
         self.group = group
 
-    def of_batch(self, s: int | None) -> bool:
+    def _keeps_all(self, s: int | None) -> bool:
         """Whether the batches of all ranks will be kept whole.
 
         The global batch size is only known once the losses are gathered, so go by the largest one seen so far.
         """
-        return self.loss.keeps_all
+        return self.policy.keeps_all
 
-    def everything(self, total: int) -> Kept:
-        """All of so many samples on all ranks."""
-        return Kept(torch.arange(total), total / self.group.size(), self.scaler)
+    def _divisor(self, kept: int) -> float:
+        """Their number on each rank: DDP and FSDP average over the ranks."""
+        return kept / self.group.size()
 
     def choose(self, scored: Scored, step: int) -> Choice:
         """The positions of the q largest losses that are this rank's."""
@@ -133,10 +136,9 @@ class RanksSelector(Selector):
         verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
         if verdict.error() is not None:
             return Choice(None, verdict, joined)
-        self.loss.see(joined.losses.shape[0])
-        rows = self.loss.choose(joined.losses)
-        divisor = rows.shape[0] / len(joined.sizes)  # DDP and FSDP average over the ranks
-        return Choice(Kept(joined.mine(rows), divisor, self.scaler), verdict, joined, rows)
+        self.policy.see(joined.losses.shape[0])
+        rows = self.policy.choose(joined.losses)
+        return Choice(Kept(joined.mine(rows), self._divisor(rows.shape[0]), self.scaler), verdict, joined, rows)
 
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did on this rank, and on all of them."""
@@ -144,7 +146,7 @@ class RanksSelector(Selector):
         assert joined is not None
         none = torch.empty(0, dtype=torch.int64, device=computed.losses.device)
         if rows is not None:
-            self.loss.observe(joined.losses, joined.correct)
+            self.policy.adaptive.observe(joined.losses, joined.correct)
         kept = none if rows is None or choice.rows is None else choice.rows
         mine, q, count = none if rows is None else rows, kept.shape[0], joined.losses.shape[0]
         everywhere = joined.losses, kept

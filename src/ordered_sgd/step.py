@@ -1,31 +1,31 @@
 """Algorithm 1: one update of ordered SGD."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ordered_sgd.criterion import countable, right_answers
-from ordered_sgd.engines import Ahead, Losses, Recall, Scored
-from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_in_all, samples_of
-from ordered_sgd.engines.auto import ENGINES, make_engine
-from ordered_sgd.engines.memory import refuse_for_memory
+from ordered_sgd.engines import Strategy, as_strategy
+from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
 from ordered_sgd.engines.parallel import parallel
-from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.loss import OrderedLoss, Selection
-from ordered_sgd.nonfinite import Verdict, masked_step, masks_itself
+from ordered_sgd.engines.phases import Parts, Recall, Scored
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.loss import check_criterion
+from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.record import StepRecord
 from ordered_sgd.rewind import Buffers
 from ordered_sgd.rules import Rule
+from ordered_sgd.scoring import Scoring
 from ordered_sgd.selector import RanksSelector, Selector
+from ordered_sgd.units import check_mixture
+from ordered_sgd.update import Updater
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ENGINES", "OrderedStep", "StepRecord"]
+__all__ = ["OrderedStep", "StepRecord"]
 
 
 class OrderedStep:
@@ -48,8 +48,9 @@ class OrderedStep:
     generator : torch.Generator or None, default=None
         Source of the random selection, and of the random choices of the engine with a memory (which other samples it
         scores, and when a whole batch); one with seed 0 when None.
-    engine : {"auto", "dense", "rows", "twopass", "memory"}, default="auto"
-        How the gradient is computed: ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
+    engine : str or Strategy, default="auto"
+        How the gradient is computed: a name, or a value of `ordered_sgd.engines` with options, such as
+        ``Rows(verify_every=50)``. ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
         only through the kept samples; ``"auto"`` decides by what the model is (docs/engines.md). ``"memory"`` scores
         only samples whose loss was large when they were last seen: not exact, and never chosen by ``"auto"``.
     forward : Callable[[Any, Any], Any] or None, default=None
@@ -76,9 +77,6 @@ class OrderedStep:
         `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
         equally often, with an empty batch where it has none; q, the rule's state and skipped or refused batches are the
         same on all. `forward` is given the module inside the wrapper.
-    **engine_options
-        Of the engine: `verify_every` and `batchnorm` (rows), `scoring`, `score_dtype`, `replay`, `batchnorm` (twopass);
-        `recall`, the share of the q largest losses to be found, or `candidates`, a fixed number (memory).
 
     Examples
     --------
@@ -100,7 +98,7 @@ class OrderedStep:
         q: float | Rule,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
-        engine: Literal["auto", "dense", "rows", "twopass", "memory"] = "auto",
+        engine: Literal["auto", "dense", "rows", "twopass", "memory"] | Strategy = "auto",
         forward: Callable[[Any, Any], Any] | None = None,
         max_grad_norm: float | None = None,
         scaler: torch.amp.GradScaler | None = None,
@@ -109,52 +107,32 @@ class OrderedStep:
         trim_epochs: int = 5,
         cap: float | None = None,
         group: "ProcessGroup | None" = None,
-        **engine_options: Any,
     ) -> None:
-        check_choice("OrderedStep", "nonfinite", nonfinite, ("raise", "skip"))
         if group is None and nonfinite == "skip" and isinstance(model, nn.parallel.DistributedDataParallel):
             remedy = "A batch that one rank skips would leave the others waiting: pass group=."
             must = "be 'raise' for a model in DistributedDataParallel without a group"
             raise ArgumentError(message("OrderedStep", "nonfinite", must, "'skip'", remedy))
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            remedy = "Use max_grad_norm=None for no clipping."
-            raise ArgumentError(message("OrderedStep", "max_grad_norm", "be positive", max_grad_norm, remedy))
-        if isinstance(optimizer, torch.optim.LBFGS):
-            remedy = "Use OrderedLoss in its closure."
-            raise ArgumentError(message("OrderedStep", "optimizer", "step without a closure", "LBFGS", remedy))
-        self.model = model
-        self.optimizer = optimizer
-        self.group = group
-        self.loss = OrderedLoss(
-            criterion,
-            q=q,
-            selection=selection,
-            generator=generator,
-            trim=trim,
-            trim_epochs=trim_epochs,
-            cap=cap,
-            group=group,
-            _where="OrderedStep",
+        check_mixture(trim, 0.0, cap, "OrderedStep", trim_epochs)
+        check_criterion(criterion, selection, "OrderedStep")
+        self.policy = Policy(
+            q, selection=selection, generator=generator, trim=trim, trim_epochs=trim_epochs, where="OrderedStep"
         )
+        self.model, self.optimizer = model, optimizer
         self._parallel = parallel(model, group)
         inner = self._parallel.model
-        if engine == "memory":
-            refuse_for_memory(selection, group)
-            engine_options = {**engine_options, "generator": self.loss.generator}
-        self.engine = make_engine(engine, inner, self._score, engine_options, self._parallel)
-        self.forward = forward or _call
-        self.max_grad_norm = max_grad_norm
-        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        counts = self.policy.adaptive.counts_answers
+        score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
+        parts = Parts(inner, score, self._parallel, self.policy.generator, selection, group)
+        self.engine = as_strategy(engine, "OrderedStep").build(parts)
         self.selector = (
-            Selector(self.loss, inner, self.scaler)
-            if group is None
-            else RanksSelector(self.loss, inner, self.scaler, group)
+            Selector(self.policy, inner, scaler) if group is None else RanksSelector(self.policy, inner, scaler, group)
         )
-        self.nonfinite = nonfinite
+        buffers = Buffers(inner)
+        self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
+        self._micro = MicroBatches(score, self._parallel, buffers)
+        self._alone = group is None
         self.steps = 0
-        self._verdict = Verdict()
-        self._buffers = Buffers(inner)
-        self._micro = MicroBatches(self._score, self._parallel, self._buffers)
 
     def __call__(self, x: Any, y: Any = None, *, sample_weight: Tensor | None = None, index: Any = None) -> StepRecord:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
@@ -164,33 +142,23 @@ class OrderedStep:
         integers of shape (s,), says which samples of the training set these are: ``engine="memory"`` needs it, and no
         other engine looks at it.
         """
-        self._raise_late()
+        self.updater.raise_late()
         index = self.engine.checked_index(index, y)
         batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
-        self.optimizer.zero_grad()
         self._parallel.begin()
-        before = self._buffers.save()
+        before = self.updater.begin()
         scored = self._forward(batches, whole=y is not None, index=index)  # line 3: losses with their graph
         choice = self.selector.choose(scored, self.steps)  # line 4
-        self._verdict = choice.verdict
         computed = scored.abandon() if choice.kept is None else scored.backward(choice.kept)  # line 5
-        if computed.rows is not None and self._may_update():
-            self._update()  # line 6
-            if self._verdict.bad is not None:
-                self._buffers.load(before, where=self._verdict.bad)
-        else:
-            self.optimizer.zero_grad()
-            self._buffers.load(before)
-            if self.nonfinite == "raise":
-                self._raise_late()
+        if not self.updater.step(choice.verdict, before, gradient=choice.kept is not None):  # line 6
             computed = computed._replace(rows=None)
         self.steps += 1
-        return self.selector.record(computed, choice, self._verdict)
+        return self.selector.record(computed, choice, self.updater.verdict)
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch; see `OrderedLoss.end_epoch`."""
-        self._raise_late()
-        return self.loss.end_epoch(accuracy)
+        self.updater.raise_late()
+        return self.policy.end_epoch(accuracy)
 
     @property
     def why(self) -> str | None:
@@ -205,83 +173,28 @@ class OrderedStep:
     @property
     def q(self) -> int | None:
         """The present q for a full batch; None before the first one."""
-        return self.loss.q
+        return self.policy.q
 
     @property
     def epoch(self) -> int:
         """Epochs ended so far."""
-        return self.loss.epoch
+        return self.policy.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's, the optimizer's and the scaler's state."""
-        return {"loss": self.loss.state_dict(), "steps": self.steps, "engine": self.engine.state_dict()}
+        return {"policy": self.policy.state_dict(), "steps": self.steps, "engine": self.engine.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.loss.load_state_dict(state["loss"])
+        self.policy.load_state_dict(state["policy"])
         self.steps = state["steps"]
         if state["engine"]:
             self.engine.load_state_dict(state["engine"])
-        self._verdict = Verdict()  # of a step that has been undone
+        self.updater.forget()
 
     def _forward(self, batches: list[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Tensor | None) -> Scored:
         """Line 3: the losses of a batch, or of micro-batches as one."""
         s = samples_of(batches) if index is None else index.shape[0]
-        if whole or (len(batches) == 1 and self.group is None):
-            ranks = None if s is None else self.selector.ranks(s)
-            return self.engine.forward(batches[0], Ahead(self.selector.of_batch(s), ranks, index))
-        if self.group is None and isinstance(self.model, nn.parallel.DistributedDataParallel):
-            rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
-            raise ArgumentError(message("OrderedStep", "model", rule, "a wrapped one", "Pass one batch, or group=."))
-        total = s if self.group is None else samples_in_all(s, len(batches), self._parallel)
-        keeps_all = s is not None and total is not None and self.selector.keeps_all(total)
-        return self._micro.forward(batches, s, self.selector.everything(total) if keeps_all and total else None)
-
-    def _score(self, batch: tuple[Any, Any, Tensor | None]) -> Losses:
-        x, y, sample_weight = batch
-        outputs = self.forward(self._parallel.model, x)
-        losses = self.loss.per_sample(outputs, y, sample_weight=sample_weight)
-        if self.loss.counts_answers or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Losses(losses, right_answers(outputs, y, like=losses))
-        if not countable(outputs, y, losses):
-            return Losses(losses, None)  # a record would hold the outputs for nothing
-        # if somebody asks
-        return Losses(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
-
-    def _may_update(self) -> bool:
-        """Whether the losses are finite, or the optimizer can be left to find out on the device."""
-        if self._verdict.bad is None or (self.scaler is None and masks_itself(self.optimizer)):
-            return True
-        if self._verdict.error() is not None:
-            return False
-        self._verdict = Verdict()
-        return True
-
-    def _update(self) -> None:
-        """Line 6, by the optimizer."""
-        if self.max_grad_norm is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-        if self.scaler is not None:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        elif self._verdict.bad is not None:
-            masked_step(self.optimizer, self._verdict.bad)
-        else:
-            self.optimizer.step()
-        torch.clear_autocast_cache()  # inside an autocast block it would keep serving the weights of before
-
-    def _raise_late(self) -> None:
-        """Raise for a loss of the last step that was not finite, once it is known."""
-        verdict, self._verdict = self._verdict, Verdict()
-        error = verdict.error() if self.nonfinite == "raise" else None
-        if error is not None:
-            raise error
-
-
-def _call(model: nn.Module, x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return model(**x)
-    return model(*x) if type(x) in (tuple, list) else model(x)  # a PackedSequence is a tuple too
+        if whole or (len(batches) == 1 and self._alone):
+            return self.engine.forward(batches[0], self.selector.ahead(s, index))
+        return self._micro.forward(batches, s, self.selector.everything)

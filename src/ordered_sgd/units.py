@@ -166,11 +166,11 @@ def mixed(top: Tensor, values: Tensor, trim: float, mix: float, valid: Tensor | 
         top = torch.where(faults.any(), torch.nan, top)
     if not mix:
         return top
-    everything = _mean_or_zero(values) if valid is None else _mean_where(values, valid)
+    everything = mean_or_zero(values) if valid is None else _mean_where(values, valid)
     return (1 - mix) * top + mix * everything
 
 
-def _mean_or_zero(values: Tensor) -> Tensor:
+def mean_or_zero(values: Tensor) -> Tensor:
     """The mean, or of none at all 0, with a graph."""
     return mean(values) if values.numel() else widen(values).sum()
 
@@ -216,14 +216,12 @@ def _mean_by_rows(values: Tensor, keys: Tensor, valid: Tensor | None, q: float, 
             return _mean_by_sorting(values, keys, valid, q, trim, where)
     size, rows = values.shape[1], [torch.empty(0, dtype=torch.int64)]
     for number in range(values.shape[0]):
-        place = None if valid is None else valid[number].nonzero().squeeze(1)
-        row = keys[number] if place is None else keys[number].index_select(0, place)
-        chosen = rows_after_trim(row, q, trim, where)
-        rows.append((chosen if place is None else place.index_select(0, chosen)) + number * size)
+        there = None if valid is None else valid[number]
+        rows.append(kept_rows(keys[number], there, q, trim, where) + number * size)
     kept = torch.cat(rows)
     if kept.shape[0] == values.numel():
-        return _mean_or_zero(values)
-    return _mean_or_zero(values.flatten().index_select(0, kept))
+        return mean_or_zero(values)
+    return mean_or_zero(values.flatten().index_select(0, kept))
 
 
 def _kept_numpy(keys: Tensor, valid: Tensor | None, q: float, trim: float) -> Tensor:
@@ -245,6 +243,14 @@ def _largest(values: np.ndarray, ordered: np.ndarray, count: np.ndarray) -> np.n
     room = count - above.sum(1, keepdims=True)
     kept: np.ndarray = above | (ties & (ties.cumsum(1) <= room))
     return kept & (count > 0)
+
+
+def kept_rows(keys: Tensor, valid: Tensor | None, q: float, trim: float, where: str) -> Tensor:
+    """Positions of the units of shape (m,) that are kept, ascending."""
+    if valid is None:
+        return rows_after_trim(keys, q, trim, where)
+    place = valid.nonzero().squeeze(1)
+    return place.index_select(0, rows_after_trim(keys.index_select(0, place), q, trim, where))
 
 
 def rows_after_trim(values: Tensor, q: float, trim: float, where: str) -> Tensor:

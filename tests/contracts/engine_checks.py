@@ -170,7 +170,7 @@ def network(dropout: float = 0.0) -> nn.Module:
 class Twins:
     """A model under an engine and its twin under plain autograd, to be changed alike in between."""
 
-    def __init__(self, build: Callable[[], nn.Module], engine: str, **options: Any) -> None:
+    def __init__(self, build: Callable[[], nn.Module], engine: Any, **options: Any) -> None:
         torch.manual_seed(1)
         self.model = build()
         torch.manual_seed(1)

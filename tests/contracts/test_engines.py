@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ordered_sgd import OrderedStep
+from ordered_sgd.engines import Memory
 from ordered_sgd.engines import memory as memory_module
 from tests.contracts.engine_cases import CASES, SHORT
 from tests.contracts.engine_cases_common import Case
@@ -113,7 +114,7 @@ def test_the_memory_engine_gives_the_gradient_of_what_it_chose_or_scores_everyth
     model = case.build()
     torch.manual_seed(1)
     twin = case.build()
-    step = OrderedStep(model, case.criterion, frozen_sgd(model), q=3, engine="memory", candidates=4)
+    step = OrderedStep(model, case.criterion, frozen_sgd(model), q=3, engine=Memory(candidates=4))
     for number in range(2):  # in the first all are new
         (x, y), (same_x, same_y) = (case.batch(12, torch.Generator().manual_seed(0)) for _ in range(2))
         torch.manual_seed(number)

@@ -7,18 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd import OrderedStep
+from ordered_sgd.engines import Rows, TwoPass
 from ordered_sgd.lab.data import load
 from ordered_sgd.lab.models import PreActResNet18
 
 CRITERION = nn.CrossEntropyLoss(reduction="none")
-TREATMENTS = {"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}}
+TREATMENTS = {"rows": Rows(batchnorm="full-batch"), "twopass": TwoPass(batchnorm="subset")}
 
 
 def gradient(model: nn.Module, engine: str, x: Tensor, y: Tensor, q: int) -> Tensor:
     """What one step leaves in the parameters of a copy."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    record = OrderedStep(model, CRITERION, optimizer, q=q, engine=engine, **TREATMENTS.get(engine, {}))(x, y)
+    record = OrderedStep(model, CRITERION, optimizer, q=q, engine=TREATMENTS.get(engine, engine))(x, y)
     assert record.engine == engine
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -69,7 +70,7 @@ def test_a_coupling_beside_batchnorm_is_found_and_run_densely() -> None:
     twin.load_state_dict(model.state_dict())
     x, y = torch.randn(16, 6), torch.randint(4, (16,))
     step = OrderedStep(
-        model, CRITERION, torch.optim.SGD(model.parameters(), lr=0.0), q=5, engine="rows", batchnorm="full-batch"
+        model, CRITERION, torch.optim.SGD(model.parameters(), lr=0.0), q=5, engine=Rows(batchnorm="full-batch")
     )
     with pytest.warns(UserWarning, match="engine rows: samples must not influence each other"):
         record = step(x, y)

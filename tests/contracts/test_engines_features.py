@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ordered_sgd import OrderedStep, StepRecord
+from ordered_sgd.engines import Rows, TwoPass
 from ordered_sgd.lab.models import LeNet
 from tests.contracts.engine_cases import CASES
 from tests.contracts.engine_cases_common import CE, Batch, Case, Model, classes, floats, stack
@@ -367,14 +368,14 @@ def normalised() -> nn.Module:
     return stack(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
 
 
-@pytest.mark.parametrize(("engine", "batchnorm"), [("rows", "full-batch"), ("twopass", "subset")])
+@pytest.mark.parametrize("engine", [Rows(batchnorm="full-batch"), TwoPass(batchnorm="subset")], ids=str)
 def test_batchnorm_by_name_moves_its_statistics_once_and_its_gradient_points_the_same_way(
-    engine: str, batchnorm: str
+    engine: Rows | TwoPass,
 ) -> None:
-    twins = Twins(normalised, engine, batchnorm=batchnorm)
+    twins = Twins(normalised, engine)
     for _ in range(3):
         twins.error(floats(3, 8, 8))
-        assert twins.record.engine == engine
+        assert twins.record.engine == type(engine).__name__.lower()
         for ours, theirs in zip(twins.model.buffers(), twins.twin.buffers(), strict=True):
             torch.testing.assert_close(ours, theirs)
         ours, theirs = (
@@ -385,7 +386,7 @@ def test_batchnorm_by_name_moves_its_statistics_once_and_its_gradient_points_the
 
 @pytest.mark.parametrize("options", [{"scoring": "eval"}, {"score_dtype": torch.bfloat16}, {"replay": False}], ids=str)
 def test_scoring_of_another_kind_orders_by_its_own_losses(options: dict[str, Any]) -> None:
-    twins = Twins(partial(network, 0.3), "twopass", **options)
+    twins = Twins(partial(network, 0.3), TwoPass(**options))
     x, y = floats(6)(12, Generator().manual_seed(0))
     record = twins.step(x, y)
     assert record.engine == "twopass"

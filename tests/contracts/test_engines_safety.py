@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from ordered_sgd.engines import Rows
+from ordered_sgd.engines import apart as apart_module
 from ordered_sgd.engines import twopass as twopass_module
 from ordered_sgd.selective import split as rows_module
 from tests.contracts.engine_cases_common import Model, floats
@@ -79,7 +81,7 @@ def test_wrong_rows_are_found_by_the_check_of_the_rows_engine(monkeypatch: pytes
 
 
 def test_wrong_rows_that_come_later_are_found_when_the_check_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = Twins(network, "rows", verify_every=2)
+    twins = Twins(network, Rows(verify_every=2))
     assert max(twins.error() for _ in range(2)) <= 5e-5
     right = rows_module.gather
     monkeypatch.setattr(rows_module, "gather", lambda t, place, rows, s, values: right(t, place, rows - 1, s, values))
@@ -90,7 +92,8 @@ def test_wrong_rows_that_come_later_are_found_when_the_check_repeats(monkeypatch
 
 def test_wrong_rows_are_found_by_the_comparison_of_the_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     right = twopass_module.take
-    monkeypatch.setattr(twopass_module, "take", lambda batch, rows, s: right(batch, (rows + 1) % s, s))
+    for module in (twopass_module, apart_module):
+        monkeypatch.setattr(module, "take", lambda batch, rows, s: right(batch, (rows + 1) % s, s))
     twins = Twins(network, "twopass")
     with pytest.warns(UserWarning, match="twopass"):
         assert twins.error() <= 5e-5

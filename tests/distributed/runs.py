@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
 from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd.engines import Memory
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from ordered_sgd.ranks import _ROOM, join
 from tests.contracts.engine_checks import Listed, quiet
@@ -88,7 +89,7 @@ def fifty_steps(wrapper: str, engine: str, rule: str, parts: bool) -> dict[str, 
         "error": relative_error(weights(model), weights(alone)),
         "same path": path == expected,
         "path": path,
-        "state": {**plain(step.state_dict()["loss"]), "steps": step.steps},
+        "state": {**plain(step.state_dict()["policy"]), "steps": step.steps},
     }
 
 
@@ -384,7 +385,7 @@ def remembered_by_rank() -> dict[str, Any]:
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(n * ranks, 6, generator=g), torch.randint(0, 4, (n * ranks,), generator=g)
     model, alone = ddp(network()), network()
-    step = OrderedStep(model, CE, sgd(model), q=3, engine="memory", candidates=4)
+    step = OrderedStep(model, CE, sgd(model), q=3, engine=Memory(candidates=4))
     optimizer = sgd(alone)
     scored, error = [], 0.0
     for number in range(12):

@@ -103,7 +103,7 @@ def test_batchnorm_in_training_runs_densely_and_a_warning_names_the_approximatio
             warnings.simplefilter("always")
             assert [step(x, y).engine for _ in range(3)] == ["dense"] * 3
         said = [str(one.message) for one in caught if one.category is UserWarning]
-        assert ['engine="rows", batchnorm="full-batch"' in text for text in said] == [True] * (engine == "auto")
+        assert ['engine=Rows(batchnorm="full-batch")' in text for text in said] == [True] * (engine == "auto")
         found.append([value.clone() for value in model.state_dict().values()])
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*found, strict=True))
 

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, select_top_q
 from ordered_sgd.diagnostics.tracker import SelectionTracker
+from ordered_sgd.engines import Auto, Memory, Strategy, as_strategy
 from ordered_sgd.engines import memory as memory_module
 from ordered_sgd.engines.memory import LARGEST, PROBES, memory_bytes
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
@@ -33,9 +34,9 @@ def network(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 4))
 
 
-def make(model: nn.Module, **options: Any) -> OrderedStep:
-    given = {"q": Q, "engine": "memory", **options}
-    return OrderedStep(model, CE, sgd(model), **given)
+def make(model: nn.Module, engine: Strategy, **options: Any) -> OrderedStep:
+    given = {"q": Q, **options}
+    return OrderedStep(model, CE, sgd(model), engine=engine, **given)
 
 
 def order(epochs: int, seed: int = 0) -> Iterator[Tensor]:
@@ -62,9 +63,10 @@ def test_with_all_samples_as_candidates_it_is_the_exact_engine_bit_for_bit(
     if options.get("q") == "accuracy":
         options = {"q": AccuracyRule()}
     found = {}
-    for engine, more in (("memory", {"candidates": 1.0}), ("auto", {})):
+    engines: dict[str, Strategy] = {"memory": Memory(candidates=1.0), "auto": Auto()}
+    for engine, strategy in engines.items():
         model = network(dropout)
-        step = make(model, engine=engine, **options, **more)
+        step = make(model, strategy, **options)
         torch.manual_seed(3)
         records = []
         for _ in range(3):
@@ -84,7 +86,7 @@ def test_the_first_epoch_scores_everything_and_later_ones_the_largest_remembered
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     partly(monkeypatch, 0.0)
-    step = make(network(), candidates=10)
+    step = make(network(), Memory(candidates=10))
     assert all(record.scored is None for record in train(step, order(1)))
     i = torch.arange(S)
     remembered = step.state_dict()["engine"]["losses"][i]
@@ -104,7 +106,7 @@ def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scor
 ) -> None:
     partly(monkeypatch, 0.0)
     x, y = data()
-    step = make(network(), candidates=8)
+    step = make(network(), Memory(candidates=8))
     train(step, order(1))
     before = step.state_dict()["engine"]["losses"]
     index = torch.arange(S)
@@ -127,7 +129,7 @@ def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scor
 def test_the_gradient_is_that_of_the_chosen_samples() -> None:
     x, y = data()
     model, twin = network(), network()
-    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine="memory", candidates=8)
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine=Memory(candidates=8))
     for i in order(3):
         record = step(x[i], y[i], index=i)
         twin.zero_grad()
@@ -141,7 +143,7 @@ def test_mean_loss_and_right_answers_are_estimated_without_bias(monkeypatch: pyt
     partly(monkeypatch, 0.0)
     x, y = data()
     model = network()
-    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine="memory", candidates=6)
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine=Memory(candidates=6))
     i = torch.arange(S)
     step(x[i], y[i], index=i)
     for p in model.parameters():  # what is remembered is now wrong
@@ -150,7 +152,7 @@ def test_mean_loss_and_right_answers_are_estimated_without_bias(monkeypatch: pyt
     losses, right = CE(model(x[i]), y[i]).detach(), (model(x[i]).argmax(1) == y[i]).sum()
     means, counts = [], []
     for seed in range(300):
-        stale["loss"]["_extra_state"]["generator"] = torch.Generator().manual_seed(seed).get_state()
+        stale["policy"]["generator"] = torch.Generator().manual_seed(seed).get_state()
         step.load_state_dict(stale)
         record = step(x[i], y[i], index=i)
         assert record.estimated
@@ -170,7 +172,7 @@ def test_the_recall_that_is_reported_is_that_of_scoring_everything(monkeypatch: 
     for seed in range(12):
         torch.manual_seed(seed)
         model = network(0.3)
-        step = make(model, candidates=6, generator=torch.Generator().manual_seed(seed))
+        step = make(model, Memory(candidates=6), generator=torch.Generator().manual_seed(seed))
         truth, reported = [], []
         for i in order(8, seed):
             state = torch.get_rng_state()
@@ -191,7 +193,7 @@ def test_the_recall_that_is_reported_is_that_of_scoring_everything(monkeypatch: 
 
 
 def test_the_number_of_candidates_adapts_and_the_recall_is_in_every_record() -> None:
-    step = make(network(), recall=0.8)
+    step = make(network(), Memory(recall=0.8))
     records = train(step, order(24))
     part = [record for record in records if record.scored is not None]
     assert len(part) > 0.7 * len(records)
@@ -204,7 +206,7 @@ def test_the_number_of_candidates_adapts_and_the_recall_is_in_every_record() -> 
 
 def test_a_recall_that_cannot_be_held_scores_everything_and_says_so() -> None:
     _, y = data()
-    step = make(network(), recall=0.95)
+    step = make(network(), Memory(recall=0.95))
     generator = torch.Generator().manual_seed(9)
     for i in order(6):  # every view of a sample is another sample
         record = step(torch.randn(S, 6, generator=generator), y[i], index=i)
@@ -222,7 +224,7 @@ def test_a_rule_moves_q_by_the_estimates(rule: Any) -> None:
     for engine in ("memory", "auto"):
         torch.manual_seed(1)
         model = network()
-        step = make(model, q=rule, engine=engine)
+        step = make(model, as_strategy(engine, "test"), q=rule)
         paths[engine] = []
         for epoch in range(12):
             train(step, order(1, epoch))
@@ -236,14 +238,14 @@ def test_a_restart_goes_on_bit_for_bit_in_the_middle_of_an_epoch(at: int, tmp_pa
     batches = list(order(9))
     torch.manual_seed(4)
     whole = network(0.2)
-    step = make(whole)
+    step = make(whole, Memory())
     train(step, batches[:at])
     state = {"model": whole.state_dict(), "optimizer": step.optimizer.state_dict(), "step": step.state_dict()}
     torch.save({**state, "random": torch.get_rng_state()}, tmp_path / "run.pt")
     expected = train(step, batches[at:])
     state = torch.load(tmp_path / "run.pt", weights_only=True)
     again = network(0.2)
-    step_again = make(again, generator=torch.Generator().manual_seed(77))
+    step_again = make(again, Memory(), generator=torch.Generator().manual_seed(77))
     again.load_state_dict(state["model"])
     step_again.optimizer.load_state_dict(state["optimizer"])
     step_again.load_state_dict(state["step"])
@@ -261,7 +263,7 @@ def test_a_restart_goes_on_bit_for_bit_in_the_middle_of_an_epoch(at: int, tmp_pa
 def test_a_batch_from_a_data_loader_with_its_indices_works() -> None:
     x, y = data()
     loader = DataLoader(TensorDataset(x, y, torch.arange(N)), batch_size=50, shuffle=True)
-    step = make(network(), candidates=8)
+    step = make(network(), Memory(candidates=8))
     for _ in range(3):
         for inputs, targets, index in loader:
             record = step(inputs, targets, index=index)
@@ -272,7 +274,7 @@ def test_a_batch_from_a_data_loader_with_its_indices_works() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, list, lambda i: i.to(torch.int32), lambda i: i.to(torch.uint8)])
 def test_indices_may_be_arrays_lists_and_any_integers(kind: Any) -> None:
     x, y = data()
-    assert make(network())(x[:S], y[:S], index=kind(torch.arange(S))).count == S
+    assert make(network(), Memory())(x[:S], y[:S], index=kind(torch.arange(S))).count == S
 
 
 WRONG = [
@@ -292,7 +294,7 @@ WRONG = [
 def test_wrong_indices_get_one_clear_error_before_anything_moves(index: Any, text: str) -> None:
     x, y = data()
     model = network()
-    step = make(model)
+    step = make(model, Memory())
     before = weights(model)
     with pytest.raises(ArgumentError) as raised:
         step(x[:S], y[:S], index=index)
@@ -308,29 +310,31 @@ OPTIONS = [
     ({"candidates": 0}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 0"),
     ({"candidates": 1.5}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 1.5"),
     ({"candidates": True}, "candidates must be an int of at least 1"),
-    ({"selection": "random"}, "selection must be 'top' for engine 'memory'; got 'random'"),
-    ({"probes": 3}, "probes must be an option of engine 'memory'; got 3. It takes recall, candidates, generator."),
-    ({"engine": "dense", "recall": 0.9}, "recall must be an option of engine 'dense'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "text"), OPTIONS)
 def test_what_it_cannot_do_is_refused_when_it_is_built(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError) as raised:
-        make(network(), **options)
-    assert str(raised.value).startswith(f"OrderedStep: {text}")
+        Memory(**options)
+    assert str(raised.value).startswith(f"Memory: {text}")
+
+
+def test_a_random_choice_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="OrderedStep: selection must be 'top' for engine 'memory'; got 'random'"):
+        make(network(), Memory(), selection="random")
 
 
 def test_micro_batches_are_refused() -> None:
     x, y = data()
     with pytest.raises(ArgumentError, match="the batch must be one batch for engine 'memory'; got a list of micro"):
-        make(network())([(x[:4], y[:4]), (x[4:8], y[4:8])])
+        make(network(), Memory())([(x[:4], y[:4]), (x[4:8], y[4:8])])
 
 
 def test_batchnorm_scores_everything_and_says_so() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
-    step = make(model, candidates=8)
+    step = make(model, Memory(candidates=8))
     with pytest.warns(UserWarning, match="samples must not influence each other for engine memory"):
         records = train(step, order(2))
     assert all(record.scored is None for record in records)
@@ -342,7 +346,7 @@ def test_a_sample_that_is_not_finite_is_named_by_its_place_in_the_batch() -> Non
     i = torch.arange(S)
     for nonfinite in ("raise", "skip"):
         model = network()
-        step = make(model, candidates=8, nonfinite=nonfinite)
+        step = make(model, Memory(candidates=8), nonfinite=nonfinite)
         train(step, order(1))
         place = int(step.state_dict()["engine"]["losses"][i].argmax())  # surely scored
         broken = x[:S].clone()
@@ -359,7 +363,7 @@ def test_a_sample_that_is_not_finite_is_named_by_its_place_in_the_batch() -> Non
 
 def test_indices_that_now_mean_other_samples_break_nothing() -> None:
     x, y = data(seed=8)
-    step = make(network())
+    step = make(network(), Memory())
     train(step, order(10))
     for i in order(10, seed=3):
         record = step(x[i], y[i], index=i)
@@ -369,7 +373,7 @@ def test_indices_that_now_mean_other_samples_break_nothing() -> None:
 
 def test_the_tracker_takes_no_remembered_loss_for_a_computed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     partly(monkeypatch, 0.0)
-    step, tracker = make(network(), candidates=6), SelectionTracker(N)
+    step, tracker = make(network(), Memory(candidates=6)), SelectionTracker(N)
     train(step, order(1))
     i = torch.arange(S)
     (record,) = train(step, [i])
@@ -389,7 +393,7 @@ def test_other_engines_do_not_look_at_the_index() -> None:
 
 def test_the_state_takes_four_bytes_a_sample_and_the_memory_an_eighth_more() -> None:
     x, y = data()
-    step = make(network())
+    step = make(network(), Memory())
     for start in range(0, 3000, S):  # in their order: the worst case of growing
         step(x[:S], y[:S], index=torch.arange(start, start + S))
     engine = step.engine
@@ -406,10 +410,11 @@ def test_a_large_model_runs_rows_on_the_candidates(dropout: float, monkeypatch: 
     partly(monkeypatch, 0.0)
     torch._dynamo.reset()
     found = {}
-    for engine, more in (("auto", {}), ("memory", {"candidates": 1.0}), ("few", {"candidates": 4})):
+    engines = {"auto": Auto(), "memory": Memory(candidates=1.0), "few": Memory(candidates=4)}
+    for engine, strategy in engines.items():
         torch.manual_seed(0)
         model = build("lenet", (1, 28, 28), 10, dropout=dropout)
-        step = OrderedStep(model, CE, sgd(model), q=3, engine="auto" if engine == "auto" else "memory", **more)
+        step = OrderedStep(model, CE, sgd(model), q=3, engine=strategy)  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(1)
         x, y = torch.randn(16, 1, 28, 28, generator=generator), torch.randint(0, 10, (16,), generator=generator)
         records = [step(x, y, index=range(16)) for _ in range(3)]

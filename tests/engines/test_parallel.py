@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from ordered_sgd.engines import Ahead, Kept, Losses
+from ordered_sgd.engines import Rows, Strategy, TwoPass
 from ordered_sgd.engines.accumulate import MicroBatches, samples_in_all
-from ordered_sgd.engines.auto import make_engine
 from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.engines.phases import Ahead, Kept, Losses, Parts
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rewind import Buffers
 from tests.contracts.engine_checks import quiet
@@ -27,31 +27,30 @@ class Complaining(Ranks):
         return [True, False]
 
 
-def run(engine: str, parallel: type[OneProcess], norm: nn.Module, **options: Any) -> tuple[str, str | None]:
+def run(engine: Strategy, parallel: type[OneProcess], norm: nn.Module) -> tuple[str, str | None]:
     model = nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 4))
-    built = make_engine(engine, model, lambda b: Losses(CE(model(b[0]), b[1]), None), options, parallel(model))
+    built = engine.build(Parts(model, lambda b: Losses(CE(model(b[0]), b[1]), None), parallel(model)))
     with quiet():
         computed = built.forward((*batch(), None), Ahead(keeps_all=False)).backward(Kept(torch.arange(3), 3.0))
     return computed.engine, built.why
 
 
 @pytest.mark.parametrize(
-    ("engine", "options"),
-    [("rows", {}), ("rows", {"batchnorm": "full-batch"}), ("twopass", {}), ("twopass", {"batchnorm": "subset"})],
+    "engine", [Rows(), Rows(batchnorm="full-batch"), TwoPass(), TwoPass(batchnorm="subset")], ids=str
 )
-def test_statistics_that_ranks_share_run_dense_on_all_of_them(engine: str, options: dict[str, Any]) -> None:
-    ran, why = run(engine, Ranks, nn.SyncBatchNorm(8), **options)
+def test_statistics_that_ranks_share_run_dense_on_all_of_them(engine: Strategy) -> None:
+    ran, why = run(engine, Ranks, nn.SyncBatchNorm(8))
     assert ran == "dense"
     assert why is not None
     assert "SyncBatchNorm in training" in why
 
 
 def test_sync_batchnorm_in_one_process_is_batchnorm() -> None:
-    assert run("twopass", OneProcess, nn.SyncBatchNorm(8), batchnorm="subset") == ("twopass", None)
+    assert run(TwoPass(batchnorm="subset"), OneProcess, nn.SyncBatchNorm(8)) == ("twopass", None)
 
 
 def test_a_coupling_on_another_rank_runs_dense_here_too() -> None:
-    assert run("twopass", Complaining, nn.Tanh()) == ("dense", "samples influence each other on another rank")
+    assert run(TwoPass(), Complaining, nn.Tanh()) == ("dense", "samples influence each other on another rank")
 
 
 class Unequal(Ranks):
@@ -80,6 +79,6 @@ def test_micro_batches_without_a_kept_sample_run_again_where_statistics_are_shar
         parallel = Ranks(model)
         parallel.shares_statistics = lambda sharing=sharing: sharing  # type: ignore[method-assign]
         sizes.clear()
-        scored = MicroBatches(score, parallel, Buffers(model)).forward([batch(3), batch(5)], 8, None)
+        scored = MicroBatches(score, parallel, Buffers(model)).forward([batch(3), batch(5)], 8, lambda total: None)
         scored.backward(Kept(torch.tensor([4]), 1.0))
         assert sizes == [3, 5, *again]

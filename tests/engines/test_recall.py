@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch import Generator
 
-from ordered_sgd.engines import KeptRanks
+from ordered_sgd.engines.phases import KeptRanks
 from ordered_sgd.engines.recall import FEWEST, WINDOW, Candidates, interval, wilson
 from ordered_sgd.selection import top_rows
 

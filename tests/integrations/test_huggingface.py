@@ -107,7 +107,7 @@ def test_evaluation_is_the_plain_mean_and_is_not_seen_by_the_rule(parts: Any, le
     plain = model.eval()(**inputs).loss.item()
     assert trainer.evaluate()["eval_loss"] == pytest.approx(plain, rel=1e-5)
     assert [epoch for epoch, _ in rule.asked] == [1, 2]
-    assert trainer.ordered.loss_fn.q == -(-trainer.ordered.loss_fn._adaptive.s // 4)
+    assert trainer.ordered.loss_fn.q == -(-trainer.ordered.loss_fn.policy.adaptive.s // 4)
 
 
 def test_q_and_the_plain_loss_are_logged_beside_the_ordered_one(parts: Any, leaf: Any, tmp_path: Path) -> None:

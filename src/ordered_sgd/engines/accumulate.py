@@ -1,6 +1,6 @@
 """Micro-batches: the q largest of all of them, with the memory of one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.agreement import agree
-from ordered_sgd.engines import Computed, Kept, Losses, Right, Score, Scored, which_right
-from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.engines.parallel import OneProcess, Replicated
+from ordered_sgd.engines.phases import Computed, Kept, Losses, Right, Score, Scored, which_right
 from ordered_sgd.errors import ArgumentError, message, warn
 from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
 
@@ -47,13 +47,19 @@ class MicroBatches:
     def __init__(self, score: Score, parallel: OneProcess, buffers: Buffers) -> None:
         self.score, self.parallel, self.buffers = score, parallel, buffers
 
-    def forward(self, batches: Sequence[Any], s: int | None, everything: Kept | None) -> Scored:
-        """The losses of all micro-batches, of s samples.
+    def forward(self, batches: Sequence[Any], s: int | None, everything: Callable[[int], Kept | None]) -> Scored:
+        """The losses of all micro-batches, of s samples if that is known.
 
-        With `everything`, which is then kept, each is back-propagated at once: only one has a graph at a time.
+        Where ``everything(total)`` says that all will be kept, each is back-propagated at once: only one has a graph at
+        a time.
         """
-        if everything is not None:
-            joined = _join(self._one_pass(batches, everything))
+        if isinstance(self.parallel, Replicated) and not self.parallel.over_ranks:
+            rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
+            raise ArgumentError(message("OrderedStep", "model", rule, "a wrapped one", "Pass one batch, or group=."))
+        total = samples_in_all(s, len(batches), self.parallel)
+        whole = everything(total) if s is not None and total else None
+        if whole is not None:
+            joined = _join(self._one_pass(batches, whole))
             if joined.losses.shape[0] != s:
                 got = f"{joined.losses.shape[0]} losses for {s} targets"
                 remedy = "Pass targets whose first dimension is the batch."

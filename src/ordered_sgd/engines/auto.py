@@ -1,7 +1,5 @@
-"""Which engine runs: by name, or by what the model is. Never by timing, so that the same spec runs the same engine."""
+"""The engine that suits the model: never by timing, so that the same spec runs the same engine."""
 
-import importlib
-import inspect
 import logging
 import sys
 from collections.abc import Mapping
@@ -16,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from ordered_sgd.engines import Ahead, Around, Computed, Engine, Kept, Score, Scored, Stateless
-from ordered_sgd.engines.dense import Dense
-from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.errors import ArgumentError, check_choice, first_line, message, warn
+from ordered_sgd.engines.dense import DenseEngine
+from ordered_sgd.engines.phases import Ahead, Around, Computed, Engine, Kept, Parts, Scored, Stateless
+from ordered_sgd.engines.rows import Rows, check_verify_every
+from ordered_sgd.errors import first_line, message, warn
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
@@ -29,7 +27,8 @@ log = logging.getLogger("ordered_sgd")
 ROWS_FROM = 1e8
 
 
-class AutoEngine(Stateless):
+@dataclass(frozen=True)
+class Auto:
     """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
 
     It is always exact: a model with BatchNorm in training runs densely, and a warning says how to ask for the
@@ -37,18 +36,34 @@ class AutoEngine(Stateless):
 
     Parameters
     ----------
-    verify_every
-        Passed on to the rows engine.
+    verify_every : int, default=0
+        As of `Rows`, where it is chosen.
+
+    Examples
+    --------
+    >>> Auto()
+    Auto(verify_every=0)
     """
 
-    def __init__(
-        self, model: nn.Module, score: Score, parallel: OneProcess | None = None, *, verify_every: int = 0
-    ) -> None:
-        self.model, self.score = model, score
-        self.dense = Dense(model, score, parallel)
-        self._verify_every = verify_every
-        self._why = self.dense.parallel.why_not_rows
-        convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    verify_every: int = 0
+
+    def __post_init__(self) -> None:
+        check_verify_every("Auto", self.verify_every)
+
+    def build(self, parts: Parts) -> "AutoEngine":
+        """The engine of one training."""
+        return AutoEngine(parts, self)
+
+
+class AutoEngine(Stateless):
+    """Runs the first batches densely and counts their operations, then settles on an engine."""
+
+    def __init__(self, parts: Parts, options: Auto) -> None:
+        self.parts, self.model, self.score = parts, parts.model, parts.score
+        self.dense = DenseEngine(parts)
+        self._rows = Rows(verify_every=options.verify_every)
+        self._why = parts.parallel.why_not_rows
+        convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
         self._channels_last: bool | None = None if convolves else False  # None: not tried yet
         self._chosen: Engine | None = None
         self.operations: int | None = None  # of the first step in which a choice was possible
@@ -93,14 +108,13 @@ class AutoEngine(Stateless):
             self._why = f"a step of {operations:.0e} operations is too small for rows to pay"
         elif self._why is None and self._couples():
             self._why = "BatchNorm in training couples the samples of a batch"
-            remedy = 'Pass engine="rows", batchnorm="full-batch" for an approximation in less time, or engine="dense".'
+            remedy = 'Pass engine=Rows(batchnorm="full-batch") for an approximation in less time, or engine="dense".'
             warn(message("OrderedStep", "samples", "not influence each other to be skipped", self._why, remedy))
         if self._why is not None:
             self._chosen = self.dense
             log.info("engine auto runs dense: %s", self._why)
             return
-        options = {"verify_every": self._verify_every}
-        self._chosen = make_engine("rows", self.model, self.score, options, self.dense.parallel)
+        self._chosen = self._rows.build(self.parts)
         log.info("engine auto runs rows: %.0e operations", operations)
 
     def _couples(self) -> bool:
@@ -186,33 +200,3 @@ def _channels_last(x: Any) -> Any:
         return leaf
 
     return tree_map(lay_out, x)
-
-
-# Name -> module and class. Imported when asked for: rows brings torch's compiler, which takes seconds to load.
-ENGINES = {
-    "auto": ("auto", "AutoEngine"),
-    "dense": ("dense", "Dense"),
-    "rows": ("rows", "RowsEngine"),
-    "twopass": ("twopass", "TwoPassEngine"),
-    "memory": ("memory", "MemoryEngine"),
-}
-
-
-_GIVEN = ("model", "score", "parallel", "name")  # parameters of an engine that are not its options
-
-
-def make_engine(
-    name: str, model: nn.Module, score: Score, options: dict[str, Any], parallel: OneProcess | None = None
-) -> Engine:
-    """The engine of that name with its options, or one clear error."""
-    check_choice("OrderedStep", "engine", name, tuple(ENGINES))
-    module, kind = ENGINES[name]
-    build = getattr(importlib.import_module(f"ordered_sgd.engines.{module}"), kind)
-    known = [option for option in inspect.signature(build).parameters if option not in _GIVEN]
-    for option in options:
-        if option not in known:
-            remedy = f"It takes {', '.join(known)}." if known else "It takes no options."
-            rule = f"be an option of engine {name!r}"
-            raise ArgumentError(message("OrderedStep", option, rule, repr(options[option]), remedy))
-    engine: Engine = build(model, score, parallel, **options)
-    return engine

@@ -3,20 +3,34 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ordered_sgd.engines import Ahead, Computed, Kept, Right, Score, Stateless
 from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.engines.phases import Ahead, Computed, Kept, Parts, Right, Stateless
 
 
-class Dense(Stateless):
+@dataclass(frozen=True)
+class Dense:
+    """Back-propagate through the whole batch.
+
+    Examples
+    --------
+    >>> Dense()
+    Dense()
+    """
+
+    def build(self, parts: Parts) -> "DenseEngine":
+        """The engine of one training."""
+        return DenseEngine(parts)
+
+
+class DenseEngine(Stateless):
     """The gradient of the ordered loss as autograd computes it."""
 
     why: str | None = None
 
-    def __init__(self, model: nn.Module, score: Score, parallel: OneProcess | None = None) -> None:
-        self.score = score
-        self.parallel = parallel or OneProcess(model)
+    def __init__(self, parts: Parts) -> None:
+        self.score, self.parallel = parts.score, parts.parallel
 
     def forward(self, batch: Any, ahead: Ahead) -> "DenseScored":
         """The losses of one batch with their graph."""

@@ -14,25 +14,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ordered_sgd.engines import (
+from ordered_sgd.engines.apart import Apart
+from ordered_sgd.engines.auto import Auto
+from ordered_sgd.engines.phases import (
     Ahead,
     Around,
     Computed,
     Kept,
     KeptRanks,
     PartlyScored,
+    Parts,
     Recall,
     Right,
-    Score,
     Scored,
     which_right,
 )
-from ordered_sgd.engines.auto import AutoEngine
-from ordered_sgd.engines.parallel import OneProcess
 from ordered_sgd.engines.recall import Candidates
-from ordered_sgd.engines.twopass import TwoPassEngine, take
+from ordered_sgd.engines.replay import take
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rewind import device_of
 from ordered_sgd.rules import resolve_q
@@ -48,45 +48,55 @@ LARGEST = 2**31  # indices are below: a hash in the place of a position would as
 SPARE = 8  # room grows by at least one part in so many: samples that come in order must not copy it every time
 
 
-class MemoryEngine:
-    """The gradient of the mean of the q largest losses among candidates, as `AutoEngine` computes it for them.
+@dataclass(frozen=True)
+class Memory:
+    """Score only samples whose loss was large when they were last seen: not exact, and never chosen by `Auto`.
 
     Parameters
     ----------
-    recall
+    recall : float, default=0.95
         Share of the q largest losses of a batch that is to be found: the number of candidates adapts to it.
-    candidates
+    candidates : float or None, default=None
         A fixed number of candidates instead, a count or a share of the batch, but never fewer than are kept. The recall
         is measured all the same.
-    generator
-        Source of the probes and of the moments in which a batch is scored whole, on the CPU.
+
+    Examples
+    --------
+    >>> Memory(recall=0.8)
+    Memory(recall=0.8, candidates=None)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        score: Score,
-        parallel: OneProcess | None = None,
-        *,
-        recall: float = 0.95,
-        candidates: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        _check_options(recall, candidates)
-        self.inner = AutoEngine(model, score, parallel)
-        self.fixed = candidates
+    recall: float = 0.95
+    candidates: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_options(self.recall, self.candidates)
+
+    def build(self, parts: Parts) -> "MemoryEngine":
+        """The engine of one training."""
+        return MemoryEngine(parts, self)
+
+
+class MemoryEngine:
+    """The gradient of the mean of the q largest losses among candidates, as `Auto` computes it for them."""
+
+    def __init__(self, parts: Parts, options: Memory) -> None:
+        _refuse(parts)
+        self.model = parts.model
+        self.inner = Auto().build(parts)
+        self.fixed = options.candidates
         self.why: str | None = None
         self._said = False
-        self._apart = TwoPassEngine(model, score, parallel, name="memory")  # tells whether samples are apart
-        self._generator = generator or torch.Generator().manual_seed(0)
-        self._candidates = Candidates(recall)
+        self._apart = Apart(parts, "memory", 'Use engine="dense" to silence this.')
+        self._generator = parts.generator or torch.Generator().manual_seed(0)
+        self._candidates = Candidates(options.recall)
         # of every sample, and room for more; infinite: never seen
         self._losses = torch.empty(0, dtype=torch.float32)
         self._samples = 0
 
     def checked_index(self, index: Any, y: Any) -> Tensor:
         """The numbers of the batch's samples, or one clear error."""
-        return check_index(index, y, device_of(self.inner.model))
+        return check_index(index, y, device_of(self.model))
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
         """The losses of one batch, or of its candidates alone."""
@@ -129,7 +139,7 @@ class MemoryEngine:
 
     def _may_be_alone(self, batch: Any) -> bool:
         """Whether the losses of samples do not depend on the others in the batch."""
-        apart = self._apart.samples_are_apart(batch)
+        apart = self._apart.look(batch)
         if not apart:
             self._say(self._apart.why or "a loss that is not finite does not tell whether samples influence each other")
         return apart
@@ -279,12 +289,12 @@ def memory_bytes(samples: int) -> int:
     return 4 * (samples + samples // SPARE)
 
 
-def refuse_for_memory(selection: str, group: object) -> None:
+def _refuse(parts: Parts) -> None:
     """Raise for what this engine cannot do."""
-    if selection != "top":
+    if parts.selection != "top":
         rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
-        raise ArgumentError(message("OrderedStep", "selection", rule, repr(selection), remedy))
-    if group is not None:
+        raise ArgumentError(message("OrderedStep", "selection", rule, repr(parts.selection), remedy))
+    if parts.group is not None:
         rule = "be None for engine 'memory'"
         remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
         raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
@@ -324,10 +334,10 @@ def _check_options(recall: Any, candidates: Any) -> None:
     plain = isinstance(recall, int | float) and not isinstance(recall, bool)
     if not plain or not 0 < recall <= 1:
         remedy = "Use recall=0.95, or candidates= for a fixed number."
-        raise ArgumentError(message("OrderedStep", "recall", "be a share in (0, 1]", repr(recall), remedy))
+        raise ArgumentError(message("Memory", "recall", "be a share in (0, 1]", repr(recall), remedy))
     if candidates is None:
         return
     count = type(candidates) is int and candidates >= 1
     if not count and not (type(candidates) is float and 0 < candidates <= 1):
         rule, remedy = "be an int of at least 1 or a fraction in (0, 1]", "Leave it out: the number then adapts."
-        raise ArgumentError(message("OrderedStep", "candidates", rule, repr(candidates), remedy))
+        raise ArgumentError(message("Memory", "candidates", rule, repr(candidates), remedy))

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ordered_sgd.engines import KeptRanks, Recall
+from ordered_sgd.engines.phases import KeptRanks, Recall
 from ordered_sgd.selection import widen
 
 WINDOW = 32  # batches scored whole that count: the oldest are forgotten, as the model they were scored with is

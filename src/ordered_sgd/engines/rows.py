@@ -8,50 +8,69 @@ done exactly for some rows runs the whole backward graph, and the reason is logg
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ordered_sgd.engines import Ahead, Around, Computed, Kept, Score, Scored, Stateless
-from ordered_sgd.engines.dense import Dense, DenseScored
-from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.twopass import TwoPassEngine
-from ordered_sgd.errors import check_choice
-from ordered_sgd.selective.compiler import CheckedRuns, NotCompiledError, SelectiveBackend
-from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.engines.dense import DenseEngine, DenseScored
+from ordered_sgd.engines.phases import Ahead, Around, Computed, Kept, Parts, Scored, Stateless
+from ordered_sgd.engines.twopass import TwoPass
+from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
 
 
-class RowsEngine(Stateless):
-    """The gradient of the ordered loss with the backward work of q rows.
+@dataclass(frozen=True)
+class Rows:
+    """One forward for all samples, and a backward for the kept ones only.
 
     Parameters
     ----------
-    batchnorm
+    batchnorm : str or None, default=None
         ``"full-batch"`` lets BatchNorm in training through: full-batch statistics, with its backward over the chosen
         rows. That is not the one-liner's gradient, which also flows through the rows that were not chosen.
-    verify_every
-        Repeat the comparison with the dense backward every so many steps; 0: only for each new graph.
+    verify_every : int, default=0
+        Compare with the dense backward again every `verify_every` steps; 0: only for each new graph.
+
+    Examples
+    --------
+    >>> Rows(verify_every=50)
+    Rows(batchnorm=None, verify_every=50)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        score: Score,
-        parallel: OneProcess | None = None,
-        *,
-        batchnorm: str | None = None,
-        verify_every: int = 0,
-    ) -> None:
-        check_choice("OrderedStep", "batchnorm", batchnorm, (None, "full-batch"), 'Pass batchnorm="full-batch".')
-        self.model = model
-        self.dense = Dense(model, score, parallel)
-        self.parallel = self.dense.parallel
+    batchnorm: Literal["full-batch"] | None = None
+    verify_every: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("Rows", "batchnorm", self.batchnorm, (None, "full-batch"), 'Pass batchnorm="full-batch".')
+        check_verify_every("Rows", self.verify_every)
+
+    def build(self, parts: Parts) -> "RowsEngine":
+        """The engine of one training."""
+        return RowsEngine(parts, self)
+
+
+def check_verify_every(where: str, verify_every: int) -> None:
+    """Raise unless it is a number of steps."""
+    if not isinstance(verify_every, int) or isinstance(verify_every, bool) or verify_every < 0:
+        remedy = "Use verify_every=50, or 0 to compare only once for each graph."
+        raise ArgumentError(message(where, "verify_every", "be an int of at least 0", repr(verify_every), remedy))
+
+
+class RowsEngine(Stateless):
+    """The gradient of the ordered loss with the backward work of q rows."""
+
+    def __init__(self, parts: Parts, options: Rows) -> None:
+        from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend  # torch's compiler takes seconds
+
+        self.dense = DenseEngine(parts)
+        self.parallel = parts.parallel
         needs_another = self.parallel.why_not_rows is not None
-        self._instead = TwoPassEngine(model, score, parallel) if needs_another else None
+        self._instead = TwoPass().build(parts) if needs_another else None
         self.report = BackwardReport(name="engine rows", remedy='Use engine="dense" to silence this.')
-        backend = SelectiveBackend(self.report, batchnorm=batchnorm is not None, verify_every=verify_every)
-        self._runs = CheckedRuns(model, score, backend)
+        through = options.batchnorm is not None
+        backend = SelectiveBackend(self.report, batchnorm=through, verify_every=options.verify_every)
+        self._runs = CheckedRuns(parts.model, parts.score, backend)
         self._broken = False
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ordered_sgd.criterion import setting_of
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.loss import OrderedLoss
+from ordered_sgd.policy import Policy
 
 
 def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
@@ -52,15 +53,20 @@ class WatchedLoss(OrderedLoss):
     kept_q: int | None = None
     counting: bool = True
 
+    @property
+    def policy(self) -> Policy:
+        """How many are kept and which, with the state that a checkpoint carries."""
+        return self._policy
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The ordered loss; see `OrderedLoss`."""
         loss = super().forward(*args, **kwargs)
         if not self.training or not torch.is_grad_enabled():
             return loss
-        unseen = self.counting and self.counts_answers and self.ordered_loss is None
-        if unseen and self.get_extra_state()["sums"][0] is None:
+        adaptive = self.policy.adaptive
+        if self.counting and adaptive.counts_answers and self.ordered_loss is None and not adaptive.has_counted:
             rule = "find right answers to count in the first batch"
-            got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {self._adaptive.rule}"
+            got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {adaptive.rule}"
             remedy = "Use LossMassRule, which needs none, or a fixed q."
             raise ArgumentError(message(self._where, "the rule", rule, got, remedy))
         self.ordered_loss, self.kept_q = loss.detach(), self.q

@@ -38,7 +38,7 @@ class OrderedRule(TrainerCallback):
 
     def __init__(self, loss_func: OrderedLossFunc) -> None:
         self.loss_fn = loss_func.loss_fn
-        self._first = self.loss_fn.get_extra_state()
+        self._first = self.loss_fn.policy.state_dict()
         self._model: weakref.ref[Any] | None = None  # of the last training
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -60,13 +60,13 @@ class OrderedRule(TrainerCallback):
         self._model = None if model is None else weakref.ref(model)
         if text := state.stateful_callbacks.get(_KEY):
             stored = io.BytesIO(base64.b64decode(text))
-            self.loss_fn.set_extra_state(torch.load(stored, weights_only=True))
+            self.loss_fn.policy.load_state_dict(torch.load(stored, weights_only=True))
         elif before is not None and before() is not model:
-            self.loss_fn.set_extra_state(self._first)
+            self.loss_fn.policy.load_state_dict(self._first)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the epoch before, if the checkpoint was written between its last step and its end."""
-        if state.global_step > 0 and state.epoch == int(state.epoch) and self.loss_fn.get_extra_state()["began"]:
+        if state.global_step > 0 and state.epoch == int(state.epoch) and self.loss_fn.policy.adaptive.began:
             self.loss_fn.end_epoch()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -85,7 +85,7 @@ class OrderedRule(TrainerCallback):
 
     def _keep(self, state: Any) -> None:
         stored = io.BytesIO()
-        torch.save(self.loss_fn.get_extra_state(), stored)
+        torch.save(self.loss_fn.policy.state_dict(), stored)
         state.stateful_callbacks[_KEY] = base64.b64encode(stored.getvalue()).decode()  # the file is JSON
 
 

@@ -74,9 +74,9 @@ class OrderedCallback(Callback):
             got = f"{self.criterion!r}, which {type(pl_module).__name__} does not have"
             remedy = 'Keep the criterion in an attribute, and pass its name, such as criterion="loss_fn".'
             raise ArgumentError(message(_WHERE, "criterion", "name an attribute", got, remedy)) from error
-        state = self.loss_fn.get_extra_state()
+        state = self.loss_fn.policy.state_dict()
         self.loss_fn = WatchedLoss(unreduced(original, _WHERE), group=_group(trainer), **self._options)
-        self.loss_fn.set_extra_state(state)
+        self.loss_fn.policy.load_state_dict(state)
         self.loss_fn.counting = self.accuracy is None
 
         def ordered_in_training(*args: Any, **kwargs: Any) -> Tensor:
@@ -124,11 +124,11 @@ class OrderedCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The q, and what the rule has seen."""
-        return self.loss_fn.get_extra_state()
+        return self.loss_fn.policy.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.loss_fn.set_extra_state(state_dict)
+        self.loss_fn.policy.load_state_dict(state_dict)
 
 
 def _no_criterion(*_: Any) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.errors import message, warn
-from ordered_sgd.selective.compiler import CheckedRuns, NotCompiledError, SelectiveBackend
-from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
+from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
 
 
 class SelectiveCall:

@@ -13,7 +13,7 @@ from ordered_sgd.agreement import agree
 from ordered_sgd.errors import first_line
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.selective.couplings import check_rows
-from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
 from ordered_sgd.selective.rows_plan import make_plan
 from ordered_sgd.selective.split import SplitBackward
 
@@ -111,10 +111,6 @@ DROPOUT = {
     torch.ops.aten.native_dropout.default: _dropout,
     torch.ops.aten.native_dropout_backward.default: _dropout_backward,
 }
-
-
-class NotCompiledError(Exception):
-    """Why the compiled function cannot be used."""
 
 
 Outputs = TypeVar("Outputs")

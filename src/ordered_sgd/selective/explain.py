@@ -8,6 +8,10 @@ from ordered_sgd.errors import message, warn
 log = logging.getLogger("ordered_sgd")
 
 
+class NotCompiledError(Exception):
+    """Why the compiled function cannot be used."""
+
+
 @dataclass
 class BackwardReport:
     """What the backward passes of a model did so far.

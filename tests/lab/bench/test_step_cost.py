@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from ordered_sgd.engines import ENGINES
 from ordered_sgd.errors import OrderedSGDError
 from ordered_sgd.lab.bench import probe as probes
 from ordered_sgd.lab.bench.opponents import call, draw_by_rank, new_optimizer, selective_backprop_step, sgd_step
@@ -15,7 +16,6 @@ from ordered_sgd.lab.bench.step_cost import LIMIT_A, LIMIT_B, BenchPlan, StepRow
 from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SELECTIVE, SGD, Subjects
 from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
 from ordered_sgd.selective import explain_backward
-from ordered_sgd.step import ENGINES
 
 pytestmark = pytest.mark.xdist_group("bench step")  # measured once
 
@@ -135,6 +135,7 @@ def test_sizes_are_those_of_the_comparison() -> None:
     expected = {
         "vit": layers(6, 192) + (3 * 16 + 1) * 192 + 64 * 192 + 2 * 192 + 193 * 10,
         "causal": layers(4, 256) + (256 + 128 + 2) * 256 + 257 * 256,
+        "causal-32k": layers(4, 256) + (32_000 + 32 + 2) * 256 + 257 * 32_000,
         "mlp": 785 * 1024 + 1025 * 1024 + 1025 * 10,
         "logistic": 7850,
     }

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
+from ordered_sgd.engines import ENGINES
 from ordered_sgd.errors import TrapWarning
 from ordered_sgd.lab.bench.probe import Probe, probe_apart
 from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SGD, Subjects
 from ordered_sgd.lab.bench.timing import Timing, every, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.lab.experiments.store import processor
-from ordered_sgd.step import ENGINES
 
 LIMIT_A, LIMIT_B = "limit-a", "limit-b"
 

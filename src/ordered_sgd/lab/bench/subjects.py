@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.engines import ENGINES, Memory
 from ordered_sgd.lab.bench.opponents import call, first_rows, selective_backprop_step, sgd_step, update
 from ordered_sgd.lab.bench.workloads import Batch, Workload
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
@@ -121,9 +122,8 @@ class Subjects:
             self.workload.criterion,
             before.optimizer,
             q=self._dial,
-            engine="memory",
+            engine=Memory(candidates=min(CANDIDATES * self.q, self.s)),
             max_grad_norm=self.workload.max_grad_norm,
-            candidates=min(CANDIDATES * self.q, self.s),
         )
 
     def pieces(self) -> dict[str, Callable[[], object]]:
@@ -171,8 +171,8 @@ class Subjects:
             return lambda: selective_backprop_step(
                 model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws, max_grad_norm=norm
             )
-        options: dict[str, Any] = {"engine": name, "max_grad_norm": norm, **workload.options.get(name, {})}
-        step = OrderedStep(model, workload.criterion, optimizer, q=self._dial, **options)
+        engine = workload.engines.get(name, ENGINES[name])
+        step = OrderedStep(model, workload.criterion, optimizer, q=self._dial, engine=engine, max_grad_norm=norm)
         self.steps[name] = step
         if name == MEMORY:
             numbered = zip(batches, itertools.cycle(range(_BATCHES)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from ordered_sgd.engines import Rows, Strategy, TwoPass
 from ordered_sgd.errors import require
 from ordered_sgd.lab.bench.opponents import new_optimizer
 from ordered_sgd.lab.models import LeNet, PreActResNet18, channels_last
 
 Batch = tuple[Any, Tensor]  # x is a tensor, or a dict of tensors for model(**x)
 
-VOCABULARY = 256  # bytes
+BYTES = 256  # a vocabulary
 LENGTH = 128  # tokens of a sequence
 BERT_VOCABULARY = 30_522  # of bert-base-uncased
 
@@ -36,8 +38,8 @@ class Workload:
         One loss per sample.
     mean_loss
         The mean of these losses in as few operations as torch has: what a plain SGD loop calls.
-    options
-        Engine name to the arguments of `OrderedStep` that this model needs with it.
+    engines
+        What an engine's name stands for with this model, where it needs options.
     optimizer
         ``optimizer(model)`` returns the optimizer of every step, plain SGD's too.
     max_grad_norm
@@ -52,7 +54,7 @@ class Workload:
     make_batch: Callable[[int, torch.Generator], Batch]
     criterion: Callable[[Any, Tensor], Tensor]
     mean_loss: Callable[[Any, Tensor], Tensor]
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    engines: Mapping[str, Strategy] = field(default_factory=dict)
     optimizer: Callable[[nn.Module], Optimizer] = new_optimizer
     max_grad_norm: float | None = None
     needs: str = ""
@@ -102,21 +104,23 @@ class ViT(nn.Module):
 
 
 class CausalTransformer(nn.Module):
-    """A small language model over bytes: every token is scored from those before it.
+    """A small language model: every token is scored from those before it.
 
     >>> CausalTransformer(layers=1)(torch.zeros(2, 128, dtype=torch.int64)).shape
     torch.Size([2, 128, 256])
     """
 
-    def __init__(self, *, layers: int = 4, width: int = 256, heads: int = 4) -> None:
+    def __init__(
+        self, *, layers: int = 4, width: int = 256, heads: int = 4, vocabulary: int = BYTES, length: int = LENGTH
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
-        self.position = nn.Parameter(0.02 * torch.randn(LENGTH, width))
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(0.02 * torch.randn(length, width))
         self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores (s, tokens, VOCABULARY) of the next token, for tokens (s, LENGTH)."""
+        """Scores (s, length, vocabulary) of the next token, for tokens (s, length)."""
         scores: Tensor = self.head(self.norm(self.blocks(self.embedding(x) + self.position)))
         return scores
 
@@ -162,10 +166,19 @@ def vectors(s: int, generator: torch.Generator) -> Batch:
     return torch.randn(s, 784, generator=generator), torch.randint(10, (s,), generator=generator)
 
 
-def sequences(s: int, generator: torch.Generator) -> Batch:
-    """Random sequences of bytes, and what follows each of them."""
-    text = torch.randint(VOCABULARY, (s, LENGTH + 1), generator=generator)
-    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+def sequences(vocabulary: int, length: int) -> Callable[[int, torch.Generator], Batch]:
+    """A maker of random sequences of tokens, and of the token that follows each."""
+
+    def make_batch(s: int, generator: torch.Generator) -> Batch:
+        text = torch.randint(vocabulary, (s, length + 1), generator=generator)
+        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    return make_batch
+
+
+def _language_model(vocabulary: int, length: int, notes: str) -> Workload:
+    build = partial(CausalTransformer, vocabulary=vocabulary, length=length)
+    return Workload(build, sequences(vocabulary, length), per_sequence, mean_over_tokens, notes=notes)
 
 
 def padded_texts(s: int, generator: torch.Generator) -> Batch:
@@ -214,12 +227,13 @@ WORKLOADS: dict[str, Workload] = {
     "preact-resnet18-bn": _classifier(
         PreActResNet18,
         images(3, 32),
-        options={"rows": {"batchnorm": "full-batch"}, "twopass": {"batchnorm": "subset"}},
+        engines={"rows": Rows(batchnorm="full-batch"), "twopass": TwoPass(batchnorm="subset")},
         notes="with BatchNorm rows, which auto runs, and twopass are not exactly the one-liner's gradient",
     ),
     "preact-resnet18-gn": _classifier(lambda: PreActResNet18(norm="group"), images(3, 32)),
     "vit": _classifier(ViT, images(3, 32)),
-    "causal": Workload(CausalTransformer, sequences, per_sequence, mean_over_tokens, notes="one loss per sequence"),
+    "causal": _language_model(BYTES, LENGTH, "one loss per sequence of 128 bytes"),
+    "causal-32k": _language_model(32_000, 32, "one loss per sequence of 32 tokens, of a vocabulary of 32,000"),
     "mlp": _classifier(_mlp, vectors),
     "logistic": _classifier(lambda: nn.Linear(784, 10), vectors),
     "bert": Workload(

@@ -16,7 +16,7 @@ from ordered_sgd.lab.experiments.plan import rule_for
 from ordered_sgd.lab.experiments.setting import Setting, Trained
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.models.linear import LinearModel
-from ordered_sgd.loss import OrderedLoss
+from ordered_sgd.policy import Policy
 
 _LOSSES = {"cross-entropy": "log_loss", "hinge-sum": "hinge", "hinge-mean": "hinge"}
 
@@ -49,8 +49,8 @@ class KernelEpochs:
         self.state = State.start(layer.weight.detach().numpy(), layer.bias.detach().numpy())
         # Shared memory: torch evaluates the weights that the kernels train.
         layer.weight.data, layer.bias.data = torch.from_numpy(self.state.coef), torch.from_numpy(self.state.intercept)
-        self.ordered = OrderedLoss(
-            setting.criterion, q=rule_for(spec), selection="random" if spec.method == "random" else "top"
+        self.ordered = Policy(
+            rule_for(spec), selection="random" if spec.method == "random" else "top", where="ExperimentSpec"
         )
         self.rng = np.random.default_rng(spec.seed)  # draws the order that the batch source would draw
         self.trained = 0  # epochs
@@ -63,13 +63,13 @@ class KernelEpochs:
 
         if self.trained == epoch:
             return
-        spec, loss, n, s = self.setting.spec, self.ordered, len(self.y), self.setting.source.s
+        spec, policy, n, s = self.setting.spec, self.ordered, len(self.y), self.setting.source.s
         (order,) = epoch_batches(n, n, self.rng)
-        loss.see(s)
+        policy.see(s)
         keys = None
         if spec.method == "random":
             keys = np.random.default_rng([spec.seed, epoch]).random(n, np.float32)
-        batches = Batches(order, s, loss.q_for(s), loss.q_for(n - (n - 1) // s * s), keys)
+        batches = Batches(order, s, policy.q_for(s), policy.q_for(n - (n - 1) // s * s), keys)
         start, cpu_start = time.perf_counter(), time.process_time()
         done = train_epoch(self.x, self.y, self.weight, self.state, self.objective, batches, lr=rate)
         sums = {
@@ -84,7 +84,7 @@ class KernelEpochs:
         losses, rows = torch.from_numpy(done.losses), torch.from_numpy(np.flatnonzero(done.kept))
         if rule_for(spec).needs == "loss_share":
             for batch in losses.split(s):
-                loss.observe(batch, None)
+                policy.adaptive.observe(batch, None)
         self.trained = epoch
         yield Trained(sums, spec.engine, torch.from_numpy(order), losses, rows)
 
@@ -104,7 +104,7 @@ class KernelEpochs:
         return {
             "model": self.setting.model.state_dict(),
             "velocity": [torch.from_numpy(part) for part in velocity],
-            "loss": self.ordered.get_extra_state(),
+            "policy": self.ordered.state_dict(),
             "order": self.rng.bit_generator.state,
             "trained": self.trained,
         }
@@ -113,7 +113,7 @@ class KernelEpochs:
         """Continue from a saved state."""
         self.setting.model.load_state_dict(state["model"])
         self.state.velocity[:], self.state.intercept_velocity[:] = (part.numpy() for part in state["velocity"])
-        self.ordered.set_extra_state(state["loss"])
+        self.ordered.load_state_dict(state["policy"])
         self.rng.bit_generator.state = state["order"]
         self.trained = state["trained"]
 

@@ -212,10 +212,10 @@ class ExperimentSpec:
         return ENGINES[self.engine]
 
     @property
-    def engine_options(self) -> dict[str, Any]:
-        """The engine of `OrderedStep` and its options."""
+    def engine_options(self) -> tuple[str, dict[str, Any]]:
+        """The name of `OrderedStep`'s engine, and its options."""
         engine = self.engine if self.method == "ordered" else self.engine_used.other or self.engine
-        return {"engine": engine, **{name: getattr(self, name) for name in ENGINES[engine].options}}
+        return engine, {name: getattr(self, name) for name in ENGINES[engine].options}
 
     @property
     def method_name(self) -> str:

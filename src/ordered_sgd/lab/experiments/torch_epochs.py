@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from ordered_sgd.engines import ENGINES
 from ordered_sgd.lab.data.source import BatchSource
 from ordered_sgd.lab.experiments.baselines import baseline_for
 from ordered_sgd.lab.experiments.evaluate import Scores, batches, scores_of, two_columns
@@ -23,6 +25,8 @@ class TorchEpochs:
 
     def __init__(self, setting: Setting) -> None:
         spec, self.setting = setting.spec, setting
+        engine, options = spec.engine_options
+        strategy: Any = ENGINES[engine]
         self.ordered = OrderedStep(
             setting.model,
             setting.criterion,
@@ -32,7 +36,7 @@ class TorchEpochs:
             generator=torch.Generator().manual_seed(spec.seed),
             trim=spec.trim,
             trim_epochs=spec.trim_epochs,
-            **spec.engine_options,
+            engine=replace(strategy, **options),
         )
         self.baseline = baseline_for(spec, len(setting.train_set), self.ordered)
 

@@ -1,0 +1,187 @@
+"""Whether samples can be run without the others in their batch: the gradient of some, compared with the dense one."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ordered_sgd.agreement import dtype_around, largest_difference, rounding
+from ordered_sgd.engines.phases import Parts, Score
+from ordered_sgd.engines.replay import Drawn, take
+from ordered_sgd.errors import first_line, message, warn
+from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
+
+log = logging.getLogger("ordered_sgd")
+
+
+class Apart:
+    """Looks once whether samples influence each other, and remembers the answer.
+
+    Parameters
+    ----------
+    parts
+        What the engine is built from.
+    name
+        The engine that messages speak of.
+    remedy
+        What they advise.
+    compares
+        Whether gradients are compared; without it only BatchNorm in training is looked for.
+    subset
+        Whether BatchNorm in training is let through.
+
+    Attributes
+    ----------
+    looked
+        Whether a batch has told. One that is not finite does not, and the next one is looked at.
+    coupled
+        Whether samples influence each other, as far as is known.
+    everywhere
+        Whether they do on all ranks, or this one need not meet the others.
+    why
+        Why samples cannot be run by themselves; None if they can.
+    """
+
+    def __init__(self, parts: Parts, name: str, remedy: str, *, compares: bool = True, subset: bool = False) -> None:
+        self.model, self.score, self.parallel = parts.model, parts.score, parts.parallel
+        self.name, self._remedy = name, remedy
+        self._compares, self._subset = compares, subset
+        self._buffers = Buffers(parts.model)
+        self.looked = self.coupled = self.everywhere = False
+        self.why: str | None = None
+
+    def look(self, batch: Any) -> bool:
+        """Whether samples can be run without the others in their batch, as far as it shows; `why` says why not."""
+        if not self.looked:
+            self._look(batch)
+        return self.looked and not self.coupled
+
+    def agree_with_other_ranks(self) -> None:
+        """Run dense on all ranks if one of them must, and look again on all if one of them could not tell."""
+        coupled, unsure = self.parallel.any(self.coupled, not self.looked)
+        if coupled and not self.coupled:
+            self.why = "samples influence each other on another rank"
+        self.coupled = self.everywhere = coupled
+        self.looked = not unsure
+
+    def found(self, where: str) -> None:
+        """Samples influence each other: say where, once."""
+        self.coupled = True
+        # a rank that gives up alone still scores first, as the others do: their messages must meet
+        self.everywhere = self.parallel.in_step or not self.parallel.over_ranks
+        self.why = f"samples influence each other in {where}"
+        log.info("engine %s runs the whole batch: %s", self.name, self.why)
+        rule = f"not influence each other for engine {self.name}"
+        warn(message("OrderedStep", "samples", rule, self.why, self._remedy))
+
+    def _look(self, batch: Any) -> None:
+        """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
+        self.looked = True
+        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
+        if norms and (not self._subset or self.parallel.shares_statistics()):
+            self.found(f"{type(norms[0]).__name__} in training")
+            return
+        if not self._compares:
+            return
+        device = device_of(self.model)
+        random, saved = random_state(device), self._buffers.save()
+        try:
+            for weights in (_without_zeros(self.parallel.weights()), nullcontext()):
+                with weights:
+                    own, tolerance, rows, s = self._largest_error(batch, random, saved, device)
+                error = self.parallel.worst(own)
+                restore_random_state(random, device)
+                self._buffers.load(saved)
+                if error is not None:
+                    break
+            self.looked = error is not None
+            if error is not None and error > tolerance:
+                self.found(first_difference_of(self.model, self.score, batch, rows, s))
+        except (RuntimeError, IndexError, ValueError) as reason:
+            if self.parallel.in_step:  # the other ranks are in the middle of a pass
+                raise
+            self.coupled = True
+            self.why = f"the chosen samples cannot be run by themselves ({first_line(reason)})"
+            log.info("engine %s runs the whole batch: %s", self.name, self.why)
+        finally:
+            restore_random_state(random, device)
+            self._buffers.load(saved)
+
+    def _largest_error(
+        self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device
+    ) -> tuple[float | None, float, Tensor, int]:
+        """Distance of the gradient of every other sample from the dense one, for random weights, and its tolerance."""
+        drawn = Drawn()
+        with drawn:
+            losses = self.score(batch).losses
+        s = losses.shape[0]
+        rows = torch.arange(0, s, 2, device=losses.device)
+        weights = torch.rand(rows.shape, generator=torch.Generator().manual_seed(0)).to(losses) + 0.5
+        dense = self.parallel.gradient(losses.index_select(0, rows), weights)
+        restore_random_state(random, device)
+        self._buffers.load(saved)
+        with drawn.again(rows, s):
+            kept = self.score(take(batch, rows, s)).losses
+        found = self.parallel.gradient(kept, weights)
+        return largest_difference(found, dense), rounding(dtype_around(losses)), rows, s
+
+
+@contextmanager
+def _without_zeros(weights: list[Tensor]) -> Iterator[None]:
+    """Zero entries of the parameters are replaced inside: a scale that is still zero would hide a coupling."""
+    generator = torch.Generator().manual_seed(1)
+    kept = [(p, p.clone()) for p in weights if p.is_floating_point() and bool((p == 0).any())]
+    try:
+        with torch.no_grad():
+            for p, _ in kept:
+                p.masked_scatter_(p == 0, torch.rand(p.shape, generator=generator).to(p) + 0.5)
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in kept:
+                p.copy_(value)
+
+
+def first_difference_of(model: nn.Module, score: Score, batch: Any, rows: Tensor, s: int) -> str:
+    """The first module whose output for the chosen samples depends on the others, by name and kind."""
+    names = {module: name for name, module in model.named_modules()}
+    outputs: list[list[tuple[nn.Module, Tensor]]] = []
+    state = torch.get_rng_state()
+    for part in (batch, take(batch, rows, s)):
+        seen: list[tuple[nn.Module, Tensor]] = []
+
+        def keep(module: nn.Module, inputs: Any, output: Any, seen: Any = seen) -> None:
+            if isinstance(output, Tensor) and output.is_floating_point():
+                seen.append((module, output.detach()))
+
+        hooks = [module.register_forward_hook(keep) for module in names]
+        try:
+            with torch.no_grad(), _evaluating_dropout(model):
+                score(part)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        outputs.append(seen)
+    torch.set_rng_state(state)
+    for (module, whole), (other, part) in zip(*outputs, strict=False):
+        comparable = module is other and whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
+        comparable = comparable and whole.shape[1:] == part.shape[1:]
+        if comparable and not torch.allclose(whole.index_select(0, rows), part, rtol=1e-3, atol=1e-4):
+            return f"{type(module).__name__} {names[module]!r}"
+    return "the model or the criterion"
+
+
+@contextmanager
+def _evaluating_dropout(model: nn.Module) -> Iterator[None]:
+    dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
+    for module in dropouts:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in dropouts:
+            module.training = True

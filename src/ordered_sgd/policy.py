@@ -1,0 +1,131 @@
+"""What is kept of a batch at this point of a training: the state behind line 4 of Algorithm 1."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ordered_sgd.adaptive import AdaptiveQ
+from ordered_sgd.errors import check_choice
+from ordered_sgd.rules import Rule, warn_of_one
+from ordered_sgd.selection import random_rows, top_rows
+from ordered_sgd.traps import warn_of_small_q
+from ordered_sgd.units import plain_trim, trimmed
+
+Selection = Literal["top", "random"]
+
+
+class Policy:
+    """How many are kept and which: q as a number or by a rule, what is trimmed by the epoch, the largest or at random.
+
+    Parameters
+    ----------
+    q, selection, generator, trim, trim_epochs
+        As of `ordered_sgd.OrderedLoss`.
+    where
+        Whom messages speak of.
+    of_samples
+        Whether whole samples are ordered: then a small q in the first epoch is warned of.
+    """
+
+    def __init__(
+        self,
+        q: float | Rule,
+        *,
+        selection: Selection = "top",
+        generator: torch.Generator | None = None,
+        trim: float = 0,
+        trim_epochs: int = 5,
+        where: str,
+        of_samples: bool = True,
+    ) -> None:
+        self.adaptive = AdaptiveQ(q, where)
+        check_choice(where, "selection", selection, ("top", "random"))
+        self.selection = selection
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.trim, self.trim_epochs = plain_trim(trim), trim_epochs
+        self.where = where
+        self._of_samples = of_samples
+        self._warned = False  # of a doubtful q
+
+    @property
+    def moves(self) -> bool:
+        """Whether what is kept depends on what came before: what a checkpoint must carry."""
+        return self.adaptive.rule is not None or self.selection == "random" or (self.trim and self.trim_epochs) > 0
+
+    def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
+        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.
+
+        With `s` the losses are some of a batch of s, and as many are kept as of the whole batch.
+        """
+        s = losses.shape[0] if s is None else s
+        r = self.trimmed_of(s)
+        q = self.q_for(s) if q is None else min(q, s - r)
+        if self.selection == "random":
+            rows = random_rows(s, q, self.generator)
+            if losses.device.type == "cuda" and rows.device.type == "cpu":
+                rows = rows.pin_memory()  # from ordinary memory the copy would wait for the device
+            return rows.to(losses.device, non_blocking=True)
+        return top_rows(losses, q, r)
+
+    def draw(self, values: Tensor) -> Tensor:
+        """Random numbers in the place of losses: the largest of them are a random choice."""
+        return torch.rand(values.shape, generator=self.generator).to(values.device)
+
+    def see(self, s: int) -> None:
+        """A training batch of s came."""
+        larger = s > self.adaptive.s and self.adaptive.epoch == 0
+        if larger and not self._warned:
+            self._warned = self._warn_of_q(s)
+        self.adaptive.see(s)
+
+    def _warn_of_q(self, s: int) -> bool:
+        """Whether there was something to warn of in the q for a batch of s."""
+        if self.adaptive.fixed is not None and warn_of_one(self.adaptive.fixed, s, self.where):
+            return True
+        ordered = self.selection == "top" and self._of_samples
+        return ordered and warn_of_small_q(self.where, self.adaptive.q_for(s), s)
+
+    def q_for(self, s: int) -> int:
+        """How many samples of a batch of s are kept now; asking changes nothing."""
+        return min(self.adaptive.q_for(s), s - self.trimmed_of(s))
+
+    def trimmed_of(self, s: int) -> int:
+        """How many of the largest losses of a batch of s are dropped now."""
+        return trimmed(self.trim_now, s)
+
+    @property
+    def trim_now(self) -> float:
+        """What is trimmed in this epoch."""
+        if self.epoch >= self.trim_epochs:
+            return self.trim
+        now = self.trim * self.epoch / self.trim_epochs
+        return now if isinstance(self.trim, float) else int(now)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the largest batch so far would be kept whole, or none has come yet."""
+        return self.adaptive.s == 0 or self.q_for(self.adaptive.s) >= self.adaptive.s
+
+    @property
+    def q(self) -> int | None:
+        """The present q for a full batch; None before the first one."""
+        return self.adaptive.q
+
+    @property
+    def epoch(self) -> int:
+        """Epochs ended so far."""
+        return self.adaptive.epoch
+
+    def end_epoch(self, accuracy: float | None = None) -> int:
+        """The q of the next epoch; see `OrderedLoss.end_epoch`."""
+        return self.adaptive.end_epoch(accuracy)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The q, s, the epoch, what was observed, and the generator of the random control."""
+        return {**self.adaptive.state_dict(), "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.adaptive.load_state_dict(state)
+        self.generator.set_state(state["generator"].cpu())

@@ -1,0 +1,60 @@
+"""Line 3 of Algorithm 1: the losses of a batch, one per sample, as the criterion gives them for the model's outputs."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.criterion import countable, right_answers, weighted_losses
+from ordered_sgd.engines.phases import Losses
+from ordered_sgd.units import as_units, capped
+
+Batch = tuple[Any, Any, Tensor | None]  # x, y and the samples' weights
+
+
+class Scoring:
+    """``scoring(batch)`` gives the losses of a batch with their graph, and which answers are right.
+
+    Parameters
+    ----------
+    model, criterion, forward, cap
+        As of `ordered_sgd.OrderedStep`; the model is the one inside a wrapper.
+    counts
+        Whether right answers are counted in every step, because a rule asks for them.
+    empty
+        Whether a batch may be empty, as that of one rank of several.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: Callable[..., Tensor],
+        forward: Callable[[Any, Any], Any] | None,
+        *,
+        cap: float | None,
+        counts: bool,
+        empty: bool,
+    ) -> None:
+        self.model, self.criterion, self.forward = model, criterion, forward or _call
+        self.cap, self._counts, self._empty = cap, counts, empty
+
+    def __call__(self, batch: Batch) -> Losses:
+        """Line 3."""
+        x, y, sample_weight = batch
+        outputs = self.forward(self.model, x)
+        found = weighted_losses(self.criterion, (outputs, y), {}, sample_weight, "OrderedStep")
+        losses = capped(as_units(found, None, "sample", None, "OrderedStep", empty=self._empty)[0], self.cap)
+        if self._counts or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
+            return Losses(losses, right_answers(outputs, y, like=losses))
+        if not countable(outputs, y, losses):
+            return Losses(losses, None)  # a record would hold the outputs for nothing
+        # if somebody asks
+        return Losses(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
+
+
+def _call(model: nn.Module, x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if type(x) in (tuple, list) else model(x)  # a PackedSequence is a tuple too
