@@ -48,9 +48,15 @@ def interleave(
 
 
 def measurements(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int, inner: int = 1, warmup: int = 1, settle: int = 0
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    inner: int = 1,
+    warmup: int = 1,
+    settle: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """As `interleave`, every round's seconds."""
+    """As `interleave`, every round's seconds, by any clock."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -59,11 +65,11 @@ def measurements(
             for name, call in calls.items():
                 for _ in range(settle):
                     call()
-                start = time.perf_counter()
+                start = clock()
                 for _ in range(inner):
                     call()
                 if round_ >= warmup:
-                    seconds[name].append((time.perf_counter() - start) / inner)
+                    seconds[name].append((clock() - start) / inner)
     finally:
         if gc_was_on:
             gc.enable()
