@@ -202,6 +202,8 @@ TABLE = [
                 ("distributed", "--ranks", "2,0"),
                 "osgd bench: --ranks must be positive; got 0. Run: osgd bench distributed",
             ),
+            (("losses", "--losses", "hinges"), "osgd bench: --losses must be one of hinge, triplet, "),
+            (("losses", "--s", "0"), "0 is not in the range 1<=x<=512"),
             (("distributed", "--q", "few"), "must be a count such as 16 or a share such as 0.25; got 'few'."),
             (("fly",), "No such command 'fly'"),
         ),

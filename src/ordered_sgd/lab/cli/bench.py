@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ordered_sgd.errors import ArgumentError, check_choice, message, require
 from ordered_sgd.lab.cli.bench_distributed import distributed
 from ordered_sgd.lab.cli.bench_linear import linear
+from ordered_sgd.lab.cli.bench_losses import losses
 from ordered_sgd.lab.cli.options import Counts, json_option, out_option, show
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _HELP = {"help_option_names": ["-h", "--help"]}
 _OWN_LIMIT = {"selective": "limit-b", "rows": "limit-b", "twopass": "limit-a"}
 _SHORT = {"selective-backprop": "select. backprop"}  # for terminals of 80 columns
+_KEYS = {"reached", "predicted", "losses"}  # of records of linear, distributed and losses
 _OF = {"limit-a": "of_limit_a", "limit-b": "of_limit_b"}
 
 
@@ -31,6 +33,7 @@ def command() -> None:
 
 command.add_command(linear)
 command.add_command(distributed)
+command.add_command(losses)
 
 
 @command.command(context_settings=_HELP)
@@ -140,14 +143,14 @@ def _kept(document: Path, s: int) -> list[dict[str, Any]]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """What `osgd bench step`, `linear` or `distributed` wrote."""
+    """What `osgd bench step`, `linear`, `distributed` or `losses` wrote."""
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        if record["machine"] and ("reached" in record or "predicted" in record or record["rows"][0]["speedup"]):
+        if record["machine"] and (record.keys() & _KEYS or record["rows"][0]["speedup"]):
             return record
     except (ValueError, KeyError, IndexError, TypeError):
         pass
-    rule, remedy = "be a record of osgd bench step, linear or distributed", "Run: osgd bench step"
+    rule, remedy = "be a record of osgd bench step, linear, distributed or losses", "Run: osgd bench step"
     raise ArgumentError(message("osgd bench", str(path), rule, "something else", remedy))
 
 
@@ -158,11 +161,12 @@ def page(record: Path, page: Path) -> None:
     """Put the figures of a RECORD, written by `osgd bench`, into a Markdown PAGE.
 
     Of `osgd bench step`, what stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables,
-    and the bar chart is written beside the page; of `osgd bench linear` and `osgd bench distributed`, the same between
+    and the bar chart is written beside the page; of `osgd bench linear`, `distributed` and `losses`, the same between
     marks of their names, without a chart.
     """
     from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
     from ordered_sgd.lab.report.linear_bench import linear_bench_page
+    from ordered_sgd.lab.report.losses_bench import losses_bench_page
     from ordered_sgd.lab.report.step_bench import draw_step_bench, step_bench_page
 
     found = read_record(record)
@@ -171,6 +175,8 @@ def page(record: Path, page: Path) -> None:
         text = linear_bench_page(page.read_text(), found)
     elif "predicted" in found:
         text = distributed_bench_page(page.read_text(), found)
+    elif "losses" in found:
+        text = losses_bench_page(page.read_text(), found)
     else:
         text = step_bench_page(page.read_text(), found, page.stem + ".svg")
         drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
