@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from ordered_sgd.lab.bench.loss_epochs import TASKS
 from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
 from ordered_sgd.lab.report.linear_bench import linear_bench_page
+from ordered_sgd.lab.report.losses_bench import losses_bench_page
 from ordered_sgd.lab.report.step_bench import step_bench_page
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -30,3 +32,12 @@ def test_the_figures_of_the_page_on_ranks_are_those_of_its_record() -> None:
     page = (DOCS / "distributed.md").read_text()
     assert page == distributed_bench_page(page, record)
     assert {row["ranks"] for row in record["rows"]} == {1, 2}
+
+
+def test_the_figures_of_other_losses_on_the_selective_page_are_those_of_their_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-losses.json").read_text())
+    page = (DOCS / "selective.md").read_text()
+    assert page == losses_bench_page(page, record)
+    assert {row["loss"] for row in record["losses"]} == set(TASKS)
+    assert all(row["difference"] < 1e-5 for row in record["losses"])
+    assert not any(row["why"] for row in record["losses"])

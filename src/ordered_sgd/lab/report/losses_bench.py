@@ -30,7 +30,7 @@ def losses_bench_page(page: str, record: Mapping[str, Any]) -> str:
     how = f"{machine['processor']}, {threads} thread{'s' * (threads > 1)}, torch {machine['torch']}; medians of "
     how += f"{record['losses'][0]['steps']} steps in each epoch, ± half the interquartile range."
     parts = [f"**{title}**\n\n{markdown_table(rows)}" for title, rows in losses_bench_tables(record).items()]
-    return fill(page, MARK, [how, *parts])
+    return fill(page, MARK, [how, record.get("note", ""), *parts])  # a note on how a record came about
 
 
 def _line(epochs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
