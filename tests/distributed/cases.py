@@ -116,4 +116,6 @@ RUNS = [
     Run("remembered_by_rank"),
     Run("each_rank_by_itself", ("twopass",)),
     Run("each_rank_by_itself", ("rows",), "slow"),
+    Run("selective_loop", ("before",)),
+    Run("selective_loop", ("after",), "slow"),
 ]  # fmt: skip

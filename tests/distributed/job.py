@@ -81,7 +81,7 @@ def gradients(case: Case) -> dict[str, Any]:
     sizes = case.sizes[:ranks]
     alone = network()
     update = updates(case, wrapped(case, model := network()))
-    found: dict[str, Any] = {"error": 0.0, "mean error": 0.0, "rows": True, "engines": [], "why": None}
+    found: dict[str, Any] = {"error": 0.0, "mean error": 0.0, "rows": True, "engines": [], "why": None, "whole": True}
     for number in range(3):
         x, y = joined_batch(case, number, sum(sizes))
         alone.zero_grad()
@@ -97,6 +97,7 @@ def gradients(case: Case) -> dict[str, Any]:
             wanted = rows_of_rank(record.losses, case.q, dist.group.WORLD)
             found["rows"] &= record.rows.tolist() == wanted.tolist() and record.count == sum(sizes)
             found["engines"].append(record.engine)
+            found["whole"] &= record.rows.shape == record.losses.shape  # every sample here: nothing to skip
         found["mean error"] = max(found["mean error"], abs(float(value - expected.detach())) / float(expected.detach()))
         found["error"] = max(found["error"], relative_error(gradient_of(model), gradient_of(alone)))
     return found

@@ -12,7 +12,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd import (
+    AccuracyRule,
+    FixedQ,
+    LossMassRule,
+    OrderedLoss,
+    OrderedStep,
+    explain_backward,
+    ordered_mean,
+    selective_backward,
+)
 from ordered_sgd.engines import Memory
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError
 from ordered_sgd.ranks import _ROOM, join
@@ -437,3 +446,26 @@ def each_rank_by_itself(engine: Any) -> dict[str, Any]:
         optimizer.step()
         error = max(error, relative_error(weights(model), weights(alone)))
     return {"error": error, "engines": engines}
+
+
+def selective_loop(when: str) -> dict[str, Any]:
+    """`selective_backward` in a plain loop over ranks, for a model that is wrapped afterwards or before."""
+    alone, model = network().double(), network().double()
+    if when == "before":
+        selective_backward(model)
+    wrapped = ddp(model)
+    if when == "after":
+        selective_backward(model)
+    ours, theirs, error = sgd(wrapped), sgd(alone), 0.0
+    for number in range(6):
+        x, y = batch(number)
+        own_x, own_y = part([len(x) // dist.get_world_size()] * dist.get_world_size(), dist.get_rank(), x, y)
+        for optimizer in (ours, theirs):
+            optimizer.zero_grad()
+        ordered_mean(CE(wrapped(own_x), own_y), 5, group=dist.group.WORLD).backward()
+        ordered_mean(CE(alone(x), y), 5).backward()
+        for optimizer in (ours, theirs):
+            optimizer.step()
+        error = max(error, relative_error(weights(wrapped), weights(alone)))
+    report = explain_backward(model)
+    return {"error": error, "skipping": report.skipping, "reasons": report.reasons}
