@@ -21,16 +21,16 @@ LEARNT_IN = 4  # times that buffers are saved: with micro-batches it is more tha
 
 
 class Buffers:
-    """The buffers of a model that its forward pass changes: running statistics, power iterations.
+    """The buffers that a forward pass changes: running statistics, power iterations.
 
-    Those of normalisation are known. Which others change is learnt, so that masks and tables are not copied at every
-    step: from their values in the first steps, and later from their version counters, or when another tensor is in
-    their place.
+    They are those of the model and of other modules that a pass runs, such as a criterion. Those of normalisation are
+    known. Which others change is learnt, so that masks and tables are not copied at every step: from their values in
+    the first steps, and later from their version counters, or when another tensor is in their place.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self._none = next(model.buffers(), None) is None
+    def __init__(self, model: nn.Module, *others: nn.Module) -> None:
+        self.model, self._modules = model, (model, *others)
+        self._none = all(next(module.buffers(), None) is None for module in self._modules)
         self._all: Saved = []  # copies of all, while it is learnt
         self._saves = 0
         self._seen: dict[tuple[nn.Module, str], tuple[Tensor, int]] = {}
@@ -43,7 +43,8 @@ class Buffers:
         self._learn()
         self._saves += 1
         learning = self._saves <= LEARNT_IN
-        found = [(m, name, b) for m in self.model.modules() for name, b in m._buffers.items() if b is not None]
+        modules = [m for module in self._modules for m in module.modules()]
+        found = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
         # torch's kernels update running statistics without counting a version
         saved = [
             Copy(m, name, b, b.clone())

@@ -123,12 +123,12 @@ class OrderedStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         counts = self.policy.adaptive.counts_answers
         score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
-        parts = Parts(inner, score, self._parallel, self.policy.generator, selection, group)
+        buffers = Buffers(inner, criterion) if isinstance(criterion, nn.Module) else Buffers(inner)
+        parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
         self.engine = as_strategy(engine, "OrderedStep").build(parts)
         self.selector = (
             Selector(self.policy, inner, scaler) if group is None else RanksSelector(self.policy, inner, scaler, group)
         )
-        buffers = Buffers(inner)
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
         self._micro = MicroBatches(score, self._parallel, buffers)
         self._alone = group is None

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ordered_sgd import OrderedStep
 from ordered_sgd.engines import auto
@@ -117,3 +117,22 @@ def test_an_operation_that_cannot_be_counted_does_not_cost_the_step(monkeypatch:
     model = nn.Linear(6, 4)
     step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), torch.optim.SGD(model.parameters(), lr=0.1), q=4)
     assert step(torch.randn(16, 6), torch.randint(4, (16,))).engine == "dense"
+
+
+class Particular(nn.Module):
+    """Refuses images that are laid out otherwise than it expects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.is_contiguous()
+        return self.layer(x).mean((2, 3))
+
+
+def test_a_model_that_asserts_the_layout_of_its_images_gets_them_as_they_are() -> None:
+    model = Particular()
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), torch.optim.SGD(model.parameters(), lr=0.1), q=4)
+    for _ in range(2):
+        assert step(torch.randn(16, 3, 8, 8), torch.arange(16) % 4).q == 4

@@ -29,7 +29,7 @@ class Complaining(Ranks):
 
 def run(engine: Strategy, parallel: type[OneProcess], norm: nn.Module) -> tuple[str, str | None]:
     model = nn.Sequential(nn.Linear(6, 8), norm, nn.Linear(8, 4))
-    built = engine.build(Parts(model, lambda b: Losses(CE(model(b[0]), b[1]), None), parallel(model)))
+    built = engine.build(Parts(model, lambda b: Losses(CE(model(b[0]), b[1]), None), parallel(model), Buffers(model)))
     with quiet():
         computed = built.forward((*batch(), None), Ahead(keeps_all=False)).backward(Kept(torch.arange(3), 3.0))
     return computed.engine, built.why

@@ -86,3 +86,30 @@ def test_noise_of_weights_is_used_again_whole(units: int) -> None:
         assert steps[0].why is None
         assert record.q == 3
     torch.testing.assert_close(model.weight, twin.weight)
+
+
+class Patches(nn.Module):
+    """BatchNorm whose gradient comes in transposed: torch's backward on the CPU is wrong for one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(5)
+        self.head = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.norm(x).flatten(2).transpose(1, 2)
+        return self.head(patches.contiguous() ** 2).mean(1)
+
+
+def test_a_single_kept_sample_has_the_dense_gradient_where_torchs_backward_of_one_sample_is_wrong() -> None:
+    gradients = []
+    for engine in ("dense", "twopass"):
+        torch.manual_seed(0)
+        model = Patches()
+        model.norm.eval()
+        step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=1, engine=engine)  # type: ignore[arg-type]
+        record = step(torch.randn(8, 5, 3, 4), torch.arange(8) % 4)
+        assert (record.engine, record.q) == (engine, 1)
+        gradients.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
+    for found, expected in zip(*reversed(gradients), strict=True):
+        torch.testing.assert_close(found, expected)

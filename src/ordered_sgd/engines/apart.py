@@ -13,7 +13,7 @@ from ordered_sgd.agreement import dtype_around, largest_difference, rounding
 from ordered_sgd.engines.phases import Parts, Score
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import first_line, message, warn
-from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Saved, device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 
@@ -50,7 +50,7 @@ class Apart:
         self.model, self.score, self.parallel = parts.model, parts.score, parts.parallel
         self.name, self._remedy = name, remedy
         self._compares, self._subset = compares, subset
-        self._buffers = Buffers(parts.model)
+        self._buffers = parts.buffers
         self.looked = self.coupled = self.everywhere = False
         self.why: str | None = None
 

@@ -18,7 +18,7 @@ from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Around, Computed, Engine, Kept, Parts, Scored, Stateless
 from ordered_sgd.engines.rows import Rows, check_verify_every
 from ordered_sgd.errors import first_line, message, warn
-from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 
@@ -127,14 +127,14 @@ class AutoEngine(Stateless):
             return True  # nothing to change so far
         if self.dense.parallel.over_ranks:  # a pass of its own would be one of all ranks: by the weights alone
             return convolves_channels_last(self.model)
-        device, buffers = device_of(self.model), Buffers(self.model)
+        device, buffers = device_of(self.model), self.parts.buffers
         random, saved = random_state(device), buffers.save()
         # what the user compiled is not compiled for this one pass
         eagerly = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
         try:
             with torch.no_grad(), eagerly:
                 self.score((laid_out, *batch[1:]))
-        except RuntimeError as error:
+        except Exception as error:  # whatever a model raises of a layout that it does not expect
             log.info("engine auto leaves images as they are: %s", first_line(error))
             return False
         finally:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.engines.parallel import OneProcess
+from ordered_sgd.rewind import Buffers
 from ordered_sgd.selection import row_weights
 
 if TYPE_CHECKING:
@@ -253,6 +254,8 @@ class Parts:
         ``score(batch)`` gives the losses of a batch, shape (s,), with their graph, and which answers are right.
     parallel
         How the model shares gradients with other ranks.
+    buffers
+        What a pass may change: an engine that runs several in a step puts them back.
     generator
         Source of an engine's random choices, on the CPU.
     selection
@@ -264,6 +267,7 @@ class Parts:
     model: nn.Module
     score: Score
     parallel: OneProcess
+    buffers: Buffers
     generator: torch.Generator | None = None
     selection: str = "top"
     group: "ProcessGroup | None" = None

@@ -70,7 +70,7 @@ class RowsEngine(Stateless):
         self.report = BackwardReport(name="engine rows", remedy='Use engine="dense" to silence this.')
         through = options.batchnorm is not None
         backend = SelectiveBackend(self.report, batchnorm=through, verify_every=options.verify_every)
-        self._runs = CheckedRuns(parts.model, parts.score, backend)
+        self._runs = CheckedRuns(parts.model, parts.buffers, parts.score, backend)
         self._broken = False
 
     @property

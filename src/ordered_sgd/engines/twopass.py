@@ -21,7 +21,7 @@ from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, Losses, Parts, Right, Scored, Stateless
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import check_choice
-from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Saved, device_of, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 
@@ -74,7 +74,7 @@ class TwoPassEngine(Stateless):
         self.model, self.score, self.parallel = parts.model, parts.score, parts.parallel
         self.options = options
         self.dense = DenseEngine(parts)
-        self.buffers = Buffers(parts.model)
+        self.buffers = parts.buffers
         self._subset = options.batchnorm is not None
         remedy = 'Use engine="dense" to silence this, or TwoPass(batchnorm="subset") for BatchNorm.'
         self._apart = Apart(parts, "twopass", remedy, compares=options.exact, subset=self._subset)
@@ -102,7 +102,8 @@ class TwoPassEngine(Stateless):
     def again(self, first: "TwoPassScored", run: Tensor) -> tuple[Tensor, str]:
         """The losses of some samples with a graph, by a second pass, and the engine that this is."""
         s = len(first.losses)
-        if not (self._apart.coupled or (self._subset and run.shape[0] == 1)):  # one sample has no statistics of its own
+        alone = self._subset and run.unique().shape[0] == 1  # one sample has no statistics of its own
+        if not (self._apart.coupled or alone):
             self.buffers.load(first.saved)
             with first.drawn.again(run, s) if first.drawn.values else nullcontext():
                 kept: Tensor = self.parallel.through(self.score, take(first.batch, run, s)).losses
@@ -161,10 +162,13 @@ class TwoPassScored:
         """Run the kept samples again, with a graph."""
         rows, buffers = kept.rows, self.engine.buffers
         changed = buffers.save()
-        # a rank without a kept sample takes part with its first one, and without a gradient
-        run = rows if rows.shape[0] or not self.losses.shape[0] else torch.zeros_like(self.losses[:1]).long()
+        run, place = rows, None
+        if rows.shape[0] == 1:  # twice, once without a gradient: some backwards of torch are wrong for a single row
+            run, place = rows.repeat(2), torch.zeros_like(rows)
+        elif rows.shape[0] == 0 and self.losses.shape[0]:  # this rank takes part with its first one, without a gradient
+            run, place = torch.zeros_like(self.losses[:1]).long(), rows
         again, engine = self.engine.again(self, run)
-        kept.pull(again, None if rows.shape[0] else rows)
+        kept.pull(again, place)
         buffers.load(changed)  # after the backward, which may have saved them
         return Computed(self.losses, rows, self.right, engine)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.errors import message, warn
+from ordered_sgd.rewind import Buffers
 from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
 
@@ -25,7 +26,8 @@ class SelectiveCall:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.report = BackwardReport()
-        self._runs = CheckedRuns(model, model._call_impl, SelectiveBackend(self.report, eager_dropout=True))
+        backend = SelectiveBackend(self.report, eager_dropout=True)
+        self._runs = CheckedRuns(model, Buffers(model), model._call_impl, backend)
         self._entered = Entered()
         _warn_if_not_entered(model, self._entered)
 

@@ -122,15 +122,19 @@ class CheckedRuns:
     Parameters
     ----------
     model
-        Its buffers, and the generators, are as after a single run.
+        What is run; the generators are as after a single run.
+    buffers
+        Of the model and what else is run: they, too, are as after a single run.
     function
         Calls the model with what it is given.
     backend
         Compiles the function.
     """
 
-    def __init__(self, model: nn.Module, function: Callable[..., Any], backend: SelectiveBackend) -> None:
-        self.backend, self._buffers = backend, Buffers(model)
+    def __init__(
+        self, model: nn.Module, buffers: Buffers, function: Callable[..., Any], backend: SelectiveBackend
+    ) -> None:
+        self.backend, self._buffers = backend, buffers
         self.compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
         recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
