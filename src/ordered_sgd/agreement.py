@@ -28,13 +28,14 @@ def dtype_around(values: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
 
 
+def is_inexact(value: Any) -> bool:
+    """Whether a value is a tensor of real or complex floating-point numbers."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def largest_difference(found: Any, expected: Any) -> float | None:
     """The largest error of the results relative to their size; None when they are not finite."""
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if isinstance(b, Tensor) and b.is_floating_point()]
-    # None: not used at all, as a branch that none of the samples takes
-    pairs = [(torch.zeros_like(b) if a is None else a, b) for a, b in pairs]
-    if not pairs:
-        return 0.0
+    pairs = _pairs(found, expected)
     scale = max((float(b.abs().max()) for _, b in pairs if b.numel()), default=0.0)  # a rank may hold none of them
     worst = 0.0
     for a, b in pairs:
@@ -43,3 +44,23 @@ def largest_difference(found: Any, expected: Any) -> float | None:
         if b.numel():
             worst = max(worst, float((a - b).abs().max()) / (float(b.abs().max()) + 1e-3 * scale + 1e-30))
     return worst
+
+
+def differences(found: Any, expected: Any) -> list[float | None]:
+    """The largest error of each result relative to that result's size; None for one that cannot be compared.
+
+    A result that is not finite cannot be compared, nor can one that is zero in both.
+    """
+    errors: list[float | None] = []
+    for a, b in _pairs(found, expected):
+        finite = b.numel() > 0 and bool(a.isfinite().all() & b.isfinite().all())
+        size, error = (float(b.abs().max()), float((a - b).abs().max())) if finite else (0.0, 0.0)
+        errors.append(None if size == error == 0 else error / size if size else float("inf"))
+    return errors
+
+
+def _pairs(found: Any, expected: Any) -> list[tuple[Tensor, Tensor]]:
+    """Results of two computations that can differ by rounding, side by side."""
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if is_inexact(b)]
+    # None: not used at all, as a branch that none of the samples takes
+    return [(torch.zeros_like(b) if a is None else a, b) for a, b in pairs]

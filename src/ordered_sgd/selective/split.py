@@ -37,8 +37,7 @@ class SplitBackward:
     def __init__(
         self, graph: fx.GraphModule, plan: RowsPlan, report: BackwardReport, check: Check, verify_every: int = 0
     ) -> None:
-        self.graph: Callable[..., Any] = graph
-        self.plan, self.report = plan, report
+        self.graph, self.plan, self.report = graph, plan, report
         self._check, self._verify_every = check, verify_every
         self._calls = 0
 
@@ -74,8 +73,11 @@ class SplitBackward:
         size: int = arguments[argument].shape[dim]
         return size // _number(factor, sizes_of(arguments, self.plan))
 
-    def of_rows(self, arguments: Any, rows: Tensor) -> list[Any]:
-        """The results of the graph with the given rows alone; those that carry the batch have zeros elsewhere."""
+    def of_rows(self, arguments: Any, rows: Tensor, run: Callable[..., Any] | None = None) -> list[Any]:
+        """The results of the graph with the given rows alone; those that carry the batch have zeros elsewhere.
+
+        `run` is called in place of the graph, as to look inside.
+        """
         plan, s = self.plan, self.batch_size(arguments)
         q, values = rows.shape[0], sizes_of(arguments, plan)
         if q == 1:  # graphs are specialised for sizes of at least 2: the row twice, the second with zero gradient
@@ -93,7 +95,7 @@ class SplitBackward:
                 if q == 1 and i in plan.tangents:
                     part = _only_first(part, how, values)
                 gathered.append(part)
-        results = self.graph(*gathered)
+        results = (run or self.graph)(*gathered)
         return [
             scatter(result, how, rows[:q], s, values) if how is not None and result is not None else result
             for result, how in zip(results, plan.results, strict=True)
