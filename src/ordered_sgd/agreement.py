@@ -35,7 +35,7 @@ def is_inexact(value: Any) -> bool:
 
 def largest_difference(found: Any, expected: Any) -> float | None:
     """The largest error of the results relative to their size; None when they are not finite."""
-    pairs = _pairs(found, expected)
+    pairs = _pairs(found, expected).values()
     scale = max((float(b.abs().max()) for _, b in pairs if b.numel()), default=0.0)  # a rank may hold none of them
     worst = 0.0
     for a, b in pairs:
@@ -46,21 +46,22 @@ def largest_difference(found: Any, expected: Any) -> float | None:
     return worst
 
 
-def differences(found: Any, expected: Any) -> list[float | None]:
-    """The largest error of each result relative to that result's size; None for one that cannot be compared.
+def differences(found: Any, expected: Any) -> dict[int, float]:
+    """The largest error of each result relative to that result's size, by the result's position.
 
-    A result that is not finite cannot be compared, nor can one that is zero in both.
+    Results that cannot be compared are left out: those that are not finite, and those that are zero in both.
     """
-    errors: list[float | None] = []
-    for a, b in _pairs(found, expected):
-        finite = b.numel() > 0 and bool(a.isfinite().all() & b.isfinite().all())
-        size, error = (float(b.abs().max()), float((a - b).abs().max())) if finite else (0.0, 0.0)
-        errors.append(None if size == error == 0 else error / size if size else float("inf"))
+    errors = {}
+    for i, (a, b) in _pairs(found, expected).items():
+        if b.numel() and bool(a.isfinite().all() & b.isfinite().all()):
+            size, error = float(b.abs().max()), float((a - b).abs().max())
+            if size or error:
+                errors[i] = error / size if size else float("inf")
     return errors
 
 
-def _pairs(found: Any, expected: Any) -> list[tuple[Tensor, Tensor]]:
-    """Results of two computations that can differ by rounding, side by side."""
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if is_inexact(b)]
+def _pairs(found: Any, expected: Any) -> dict[int, tuple[Tensor, Tensor]]:
+    """Results of two computations that rounding may change, side by side, by their position."""
+    both = enumerate(zip(found, expected, strict=True))
     # None: not used at all, as a branch that none of the samples takes
-    return [(torch.zeros_like(b) if a is None else a, b) for a, b in pairs]
+    return {i: (torch.zeros_like(b) if a is None else a, b) for i, (a, b) in both if is_inexact(b)}

@@ -1,6 +1,5 @@
 """Samples that influence each other inside a model are found, however weakly they do and whatever hides it."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import product
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ordered_sgd import OrderedStep, explain_backward, ordered_mean, selective_backward
+from ordered_sgd.selective import couplings, generic
 
 S, Q, WIDTH = 12, 4, 8
 CRITERION = nn.CrossEntropyLoss(reduction="none")
@@ -121,3 +121,93 @@ def test_no_clean_branch_is_accused(kind: str, strength: float, gate: float, pre
 @pytest.mark.parametrize("kind", CLEAN)
 def test_a_clean_branch_is_not_accused(kind: str) -> None:
     assert samples_skipped(Branch(CLEAN[kind], 1e-2, 1e-5), "selective_backward")
+
+
+def normalized(between: Callable[[Tensor], Tensor]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, WIDTH), nn.BatchNorm1d(WIDTH), Function(between), nn.Linear(WIDTH, 4))
+
+
+class Function(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, run: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "fused attention", "reversed"])
+def test_batchnorm_that_is_let_through_hides_no_coupling(kind: str) -> None:
+    assert not samples_skipped(normalized(KINDS[kind]), "rows", batchnorm="full-batch")
+
+
+def test_batchnorm_that_is_let_through_is_not_accused() -> None:
+    assert samples_skipped(normalized(torch.relu), "rows", batchnorm="full-batch")
+    model = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.BatchNorm1d(2, affine=False, track_running_stats=False))
+    model.extend([nn.Flatten(), nn.Linear(6, 4)])
+    assert samples_skipped(nn.Sequential(nn.Linear(6, 6), model), "rows", batchnorm="full-batch")
+
+
+class Complex(nn.Module):
+    """A model all of whose parameters are complex."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body = nn.Parameter(torch.randn(6, WIDTH, dtype=torch.complex64))
+        self.head = nn.Parameter(torch.randn(WIDTH, 4, dtype=torch.complex64))
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.between((x.to(self.body.dtype) @ self.body).abs())
+        return (h.to(self.head.dtype) @ self.head).real
+
+
+@pytest.mark.parametrize("kind", ["softmax", "roll", "softmax within a sample"])
+def test_complex_parameters_are_compared_too(kind: str) -> None:
+    assert samples_skipped(Complex({**KINDS, **CLEAN}[kind]), "selective_backward") == (kind in CLEAN)
+
+
+class Side(nn.Module):
+    """A coupled branch whose gradients are a millionth of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side = nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = 1e3 * self.main(x) + 1e-3 * self.side(x).softmax(0)
+        return out
+
+
+def test_large_gradients_beside_it_hide_no_coupling() -> None:
+    assert not samples_skipped(Side(), "selective_backward")
+
+
+def narrow(h: Tensor) -> Tensor:
+    """A function whose derivative is not a number except close to the values that come in."""
+    return torch.acos(1 - 0.01 * h.sigmoid()) * torch.acosh(1.01 + h.sigmoid())
+
+
+@pytest.mark.parametrize("kind", ["softmax", "softmax within a sample"])
+def test_a_function_that_is_not_defined_everywhere_is_compared_where_it_is(kind: str) -> None:
+    between = {**KINDS, **CLEAN}[kind]
+    model = nn.Sequential(nn.Linear(6, WIDTH), Function(between), Function(narrow), nn.Linear(WIDTH, 4))
+    assert samples_skipped(model, "selective_backward") == (kind in CLEAN)
+
+
+def test_what_cannot_be_compared_runs_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(couplings, "differences", lambda found, expected: {})
+    model = Branch(CLEAN["layer norm"], 1.0, 1.0)
+    assert not samples_skipped(model, "selective_backward")
+    assert "could not be compared" in str(explain_backward(model))
+
+
+def test_without_float64_a_coupling_is_found_in_the_dtype_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(value: Any) -> Any:
+        raise NotImplementedError("no float64 here")
+
+    monkeypatch.setattr(generic, "_widened", fails)
+    assert not samples_skipped(Branch(KINDS["softmax"], 1e-2, 1e-5), "selective_backward")
+    assert samples_skipped(Branch(CLEAN["layer norm"], 1e-2, 1e-5), "selective_backward")

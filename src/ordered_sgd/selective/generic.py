@@ -7,7 +7,7 @@ symbolic in the batch size, so a few samples are enough, and the memory they tak
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
@@ -24,6 +24,10 @@ WIDER = {
     torch.complex64: torch.complex128,
 }
 _EQUALITY = (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor)
+
+
+Kind = Literal["positive", "signed", "parameters"]
+DRAWS: tuple[Kind, ...] = ("positive", "signed", "parameters")
 
 
 class Replayed(fx.Interpreter):
@@ -97,24 +101,25 @@ def _batch_norm_backward(target: Any, args: Any, kwargs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Draw:
-    """How saved numbers are replaced by noise between 1/2 and 3/2.
+    """How saved numbers are replaced by noise between 1/4 and 3/4.
 
     Parameters
     ----------
+    kind
+        ``"positive"`` noise opens every ReLU, and booleans are random. ``"signed"`` noise has the signs of the saved
+        numbers, and booleans stay, so that other branches are taken. ``"parameters"`` are replaced alone, since noise
+        may lie where a function is not defined.
     wide
         In float64; else in the dtypes of the graph.
-    signed
-        With the signs of the saved numbers, and booleans as they are. Else positive, which opens every ReLU, and
-        booleans are random.
     """
 
+    kind: Kind = "positive"
     wide: bool = True
-    signed: bool = False
 
     def arguments(self, backward: SplitBackward, arguments: Any) -> list[Any]:
         """Arguments for a few samples; the incoming gradients are zero except for the kept rows."""
         plan, s, values = backward.plan, backward.batch_size(arguments), sizes_of(arguments, backward.plan)
-        generator = torch.Generator().manual_seed(int(self.signed))
+        generator = torch.Generator().manual_seed(0)
         as_saved = _compared_for_equality(backward.graph, plan)
         chosen: list[Any] = []
         for i, (argument, how) in enumerate(zip(arguments, plan.arguments, strict=True)):
@@ -130,7 +135,7 @@ class Draw:
                     argument = gather(argument, replace(how, read=True), first, s, values)
                 if i in plan.tangents:
                     chosen.append(self._tangent(argument, how, values, generator))
-                elif i in as_saved:
+                elif i in as_saved or (self.kind == "parameters" and isinstance(how, BatchDim)):
                     chosen.append(_widened(argument) if self.wide else argument)
                 else:
                     chosen.append(self._noise(argument, generator, scaled=how is None))
@@ -138,15 +143,15 @@ class Draw:
 
     def _noise(self, saved: Tensor, generator: torch.Generator, *, scaled: bool) -> Tensor:
         """Noise in the place of a saved tensor, in its memory layout; integers stay."""
-        if saved.dtype == torch.bool and not self.signed:
+        if saved.dtype == torch.bool and self.kind == "positive":
             return (torch.rand(saved.shape, generator=generator) < 0.5).to(saved.device)
         if not is_inexact(saved):
             return saved
-        noise = self._like(saved).copy_(_drawn(torch.rand, saved, generator, offset=0.5))
-        if self.signed and not saved.is_complex():
-            noise = torch.where(saved < 0, -noise, noise)
+        noise = self._like(saved).copy_(_drawn(_positive, saved, generator))
+        if self.kind == "signed" and not saved.is_complex():
+            noise.copysign_(saved)
         # a product with many weights must not grow from layer to layer
-        return noise / saved.numel() ** 0.5 if scaled and saved.dim() > 1 else noise
+        return noise.div_(saved.numel() ** 0.5) if scaled and saved.dim() > 1 else noise
 
     def _tangent(self, saved: Tensor, how: Any, values: Any, generator: torch.Generator) -> Tensor:
         """Random gradients coming in for the kept rows, none for the others."""
@@ -162,10 +167,14 @@ class Draw:
         return torch.empty_like(saved, dtype=WIDER.get(saved.dtype, saved.dtype) if self.wide else saved.dtype)
 
 
-def _drawn(draw: Callable[..., Tensor], like: Tensor, generator: torch.Generator, offset: float = 0.0) -> Tensor:
-    """Random numbers in the shape of a tensor, plus an offset; complex ones where the tensor is complex."""
-    parts = [draw(like.shape, generator=generator) + offset for _ in range(1 + like.is_complex())]
+def _drawn(draw: Callable[..., Tensor], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Random numbers in the shape of a tensor; complex ones where the tensor is complex."""
+    parts = [draw(like.shape, generator=generator) for _ in range(1 + like.is_complex())]
     return torch.complex(*parts) if like.is_complex() else parts[0]
+
+
+def _positive(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=generator).mul_(0.5).add_(0.25)
 
 
 def one_rounding_off(arguments: list[Any], plan: RowsPlan) -> list[Any]:
