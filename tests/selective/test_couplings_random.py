@@ -78,7 +78,8 @@ COUPLINGS: dict[str, Function] = {
     "ATTENTION": lambda h: F.scaled_dot_product_attention(*3 * (h.transpose(0, 1),)).transpose(0, 1),
     "DISTANCES": lambda h: h * torch.cdist(h.flatten(1), h.flatten(1)).mean(1)[:, None, None],
     "SCRAMBLED": lambda h: h.reshape(LENGTH, WIDTH, -1).permute(2, 0, 1).sin(),
-    "INSTANCE NORM": lambda h: F.instance_norm(h.permute(1, 2, 0)).permute(2, 0, 1),
+    # contiguous: torch's own aot_eager raises in the backward of sorting a permuted tensor
+    "INSTANCE NORM": lambda h: F.instance_norm(h.permute(1, 2, 0)).permute(2, 0, 1).contiguous(),
 }
 
 

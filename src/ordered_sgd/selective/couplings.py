@@ -15,6 +15,9 @@ from ordered_sgd.selective.split import SplitBackward, gather, scatter, sizes_of
 
 _TOLERANCE = 1e-10  # in float64; models of the engine contracts without a coupling differ by less than 5e-14
 
+# what operators raise on shapes, dtypes or positions that they do not take
+_FAILURES = (RuntimeError, LookupError, TypeError, ValueError)
+
 Run = Callable[..., Any]
 
 
@@ -22,7 +25,7 @@ def check_rows(backward: SplitBackward, arguments: Any, rows: Tensor) -> str | N
     """Why the gradient of some rows is not that of the whole graph; None if it is."""
     try:
         return _check_generic(backward, arguments) or _check_saved(backward, arguments, rows)
-    except (RuntimeError, IndexError) as error:
+    except _FAILURES as error:
         return f"the backward cannot run on some rows ({first_line(error)})"
 
 
@@ -30,7 +33,7 @@ def _check_generic(backward: SplitBackward, arguments: Any) -> str | None:
     """Why the two gradients differ, or cannot be compared, in generic position; None if they agree."""
     try:
         return _compare_draws(backward, arguments, wide=True)
-    except (RuntimeError, IndexError):  # an operator without float64, such as flash attention on a GPU
+    except _FAILURES:  # an operator without float64, such as flash attention on a GPU
         return _compare_draws(backward, arguments, wide=False)
 
 
