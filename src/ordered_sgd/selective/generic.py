@@ -131,8 +131,8 @@ class Draw:
                 chosen.append(argument)
             else:
                 if isinstance(how, BatchDim):
-                    first = torch.arange(SAMPLES, device=argument.device) % s
-                    argument = gather(argument, replace(how, read=True), first, s, values)
+                    last = torch.arange(s - SAMPLES, s, device=argument.device) % s
+                    argument = gather(argument, replace(how, read=True), last, s, values)
                 if i in plan.tangents:
                     chosen.append(self._tangent(argument, how, values, generator))
                 elif i in as_saved or (self.kind == "parameters" and isinstance(how, BatchDim)):
