@@ -1,0 +1,98 @@
+"""Models of timm, reduced in depth so that they are traced in seconds; the layers are the package's own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from tests.compat.common import CLASSES, Entry, frozen_norms
+from tests.compat.stand_in import import_timm
+from tests.contracts.engine_cases_common import Case, floats
+
+
+def build(name: str, *, frozen: bool, **options: Any) -> nn.Module:
+    model: nn.Module = import_timm().create_model(name, num_classes=CLASSES, **options).train()
+    return frozen_norms(model) if frozen else model
+
+
+def entry(name: str, size: int = 64, *, note: str = "", frozen: bool = False, coupled: bool = False, **options: Any) -> Entry:
+    """A model on images of this size; `frozen` puts BatchNorm in eval mode, `coupled` leaves it in training."""
+    notes = ", ".join(part for part in (note, "BatchNorm in eval mode" if frozen else "") if part)
+    make: Callable[[], nn.Module] = partial(build, name, frozen=frozen, **options)
+    title = f"{name}, {notes}" if notes else name
+    return Entry("timm", Case(title, make, floats(3, size, size), coupled=coupled))
+
+
+def transformer(name: str, size: int = 64, **options: Any) -> Entry:
+    """A model with a fixed image size."""
+    return entry(name, size, img_size=size, **options)
+
+
+TIMM = [
+    transformer("vit_tiny_patch16_224", depth=2),
+    transformer("vit_tiny_patch16_224", note="LayerScale 1e-5", depth=2, init_values=1e-5),
+    transformer("vit_tiny_patch16_224", note="dropout and stochastic depth", depth=2, drop_rate=0.1, drop_path_rate=0.2),
+    transformer("vit_relpos_small_patch16_224", depth=2),
+    transformer("vit_srelpos_small_patch16_224", depth=2),
+    transformer("deit_tiny_patch16_224", depth=2),
+    transformer("deit_tiny_distilled_patch16_224", depth=2),
+    transformer("deit3_small_patch16_224", depth=2),
+    transformer("beit_base_patch16_224", depth=2, embed_dim=192, num_heads=3),
+    transformer("eva02_tiny_patch14_224", 56, depth=2),
+    transformer("cait_xxs24_224", depth=2),
+    transformer("xcit_nano_12_p16_224", depth=2, frozen=True),
+    transformer("convit_tiny", depth=3),
+    transformer("pit_ti_224", depth=[1, 1, 1]),
+    transformer("volo_d1_224", 64, layers=[1, 1, 1, 1], embed_dims=[48, 96, 96, 96], num_heads=[3, 6, 6, 6], frozen=True),
+    transformer("tnt_s_patch16_224", depth=2),
+    transformer("swin_tiny_patch4_window7_224", 56, depths=(1, 1), num_heads=(3, 6), embed_dim=48),
+    transformer("swinv2_tiny_window8_256", 64, depths=(1, 2), num_heads=(3, 6), embed_dim=48),
+    transformer("twins_svt_small", 64, depths=[1, 1, 1, 1], frozen=True),
+    transformer("mvitv2_tiny", 64, depths=(1, 1, 1, 1)),
+    transformer("mixer_s16_224", num_blocks=2, embed_dim=128),
+    transformer("gmlp_s16_224", num_blocks=2),
+    transformer("resmlp_12_224", num_blocks=2, embed_dim=128),
+    entry("pvt_v2_b0"),
+    entry("crossvit_tiny_240", 240),
+    entry("davit_tiny", 64, depths=(1, 1), embed_dims=(48, 96), num_heads=(3, 6)),
+    entry("focalnet_tiny_srf", 64, depths=(1, 1, 1, 1), embed_dim=48),
+    entry("convnext_atto", 64, depths=(1, 1, 2, 1)),
+    entry("convnextv2_atto", 64, depths=(1, 1, 2, 1)),
+    entry("convnext_tiny", 64, note="LayerScale 1e-6", depths=(1, 1, 1, 1), dims=(32, 64, 96, 128)),
+    entry("inception_next_atto", 64, depths=(1, 1, 1, 1), frozen=True),
+    entry("poolformer_s12", 64, layers=(1, 1, 1, 1)),
+    entry("caformer_s18", 64, depths=(1, 1, 1, 1), dims=(32, 64, 96, 128)),
+    entry("edgenext_xx_small", 64, depths=(1, 1, 2, 1)),
+    entry("sequencer2d_s", 64, layers=[1, 1, 1, 1]),
+    entry("efficientformer_l1", 224, depths=(1, 1, 1, 2), embed_dims=(32, 48, 64, 96), frozen=True),
+    transformer("levit_128s", 224, depth=(1, 1, 1), frozen=True),
+    entry("efficientnet_b0", 64, frozen=True),
+    entry("efficientnet_b0", 64, coupled=True),
+    entry("mobilenetv2_050", 64, frozen=True),
+    entry("mobilenetv3_small_050", 64, frozen=True),
+    entry("mobilenetv3_small_050", 64, coupled=True),
+    entry("mobilenetv4_conv_small_050", 64, frozen=True),
+    entry("mobilevit_xxs", 64, frozen=True),
+    entry("ghostnet_050", 64, frozen=True),
+    entry("lcnet_050", 64, frozen=True),
+    entry("regnetx_002", 64, frozen=True),
+    entry("regnety_002", 64, frozen=True),
+    entry("densenet121", 64, growth_rate=8, block_config=(2, 2, 2, 2), frozen=True),
+    entry("resnet10t", 64, frozen=True),
+    entry("resnet10t", 64, coupled=True),
+    entry("resnet14t", 64, note="GroupNorm", norm_layer="groupnorm"),
+    entry("resnetv2_50x1_bit", 64, layers=(1, 1, 1, 1), channels=(32, 64, 96, 128)),
+    entry("resnest14d", 64, frozen=True),
+    entry("skresnet18", 64, layers=(1, 1, 1, 1), frozen=True),
+    entry("res2net50_26w_4s", 64, layers=(1, 1, 1, 1), frozen=True),
+    entry("seresnext26t_32x4d", 64, layers=(1, 1, 1, 1), frozen=True),
+    entry("nf_regnet_b0", 64),
+    entry("nf_resnet26", 64),
+    entry("repvgg_a0", 64, frozen=True),
+    entry("vgg11", 64),
+    entry("vgg11_bn", 64, coupled=True),
+    entry("dla34", 64, levels=(1, 1, 1, 1, 1, 1), channels=(8, 16, 24, 32, 48, 64), frozen=True),
+    entry("botnet26t_256", 64, frozen=True),
+    entry("xception41", 64, coupled=True),
+]
