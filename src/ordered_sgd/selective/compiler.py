@@ -1,6 +1,7 @@
 """torch.compile with graphs as they are, each backward split by rows where it can be, and checked against the model."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.agreement import agree
 from ordered_sgd.errors import first_line
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.selective.couplings import check_rows
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
-from ordered_sgd.selective.rows_plan import make_plan
+from ordered_sgd.selective.rows_plan import is_random, make_plan
 from ordered_sgd.selective.split import SplitBackward
 
 
@@ -38,6 +40,8 @@ class SelectiveBackend:
         Forward graphs that were compiled.
     forwards : int
         Forward graphs that were run.
+    apart : bool
+        Whether a graph whose inputs have batch sizes of their own needs to know that they are equal.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class SelectiveBackend:
     ) -> None:
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
         self.graphs = self.forwards = 0
+        self.apart = False
         self._compile = aot_autograd(
             fw_compiler=self._forward,
             bw_compiler=self._backward,
@@ -62,9 +67,13 @@ class SelectiveBackend:
         return self._compile(graph, inputs, **options)
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        for node in joint.graph.nodes:
+            if "recompute" in node.meta and is_random(node):  # in a checkpoint: the same mask, and not drawn again
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         forward, backward = default_partition(joint, inputs, **options)
         # the graph is copied before it is compiled, so the plan must travel with it
-        backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
+        plan = backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
+        self.apart = self.apart or plan.apart
         return forward, backward
 
     def _forward(self, graph: fx.GraphModule, inputs: Any) -> Any:
@@ -135,10 +144,15 @@ class CheckedRuns:
         self, model: nn.Module, buffers: Buffers, function: Callable[..., Any], backend: SelectiveBackend
     ) -> None:
         self.backend, self._buffers = backend, buffers
-        self.compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
+        self._function, self._tied = function, False
+        self._compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
         recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
         self._changed = {"allow_rnn": True} if recurrent and nn.LSTM not in recurrent else {}
+
+    def compiled(self, *arguments: Any, **named: Any) -> Any:
+        """What the function returns, by compiled code."""
+        return self._compiled(*arguments, **named)
 
     def __call__(self, run: Callable[[], Outputs], reference: Callable[[], Any], batch: Any) -> Outputs:
         """What `run`, which calls `compiled` with the batch, returns.
@@ -156,12 +170,17 @@ class CheckedRuns:
             if not _from_compiler(error):
                 raise
             self._rewind(*before)
-            raise NotCompiledError(f"the model could not be compiled ({first_line(error)})") from error
+            cause = getattr(error, "inner_exception", None) or error  # the backend's own, if that is where it failed
+            raise NotCompiledError(f"the model could not be compiled ({first_line(cause)})") from error
         if self.backend.forwards == forwards:  # what was run is the model itself: past the limit of recompiles, say
             return outputs
         if self.backend.graphs == graphs or _saves_elsewhere():
             return outputs
         self._rewind(*before)
+        if self.backend.apart and not self._tied:
+            self._tied = True
+            self._compiled = torch.compile(_with_code_of_its_own(partial(_tied, self._function)), backend=self.backend)
+            return self(run, reference, batch)
         with torch.no_grad():
             same = _agree(outputs, reference())
         self._rewind(*before)
@@ -187,6 +206,15 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
     run.__code__ = run.__code__.replace()
     return run
+
+
+def _tied(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """The same, traced with inputs whose batch sizes are known to be equal."""
+    tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    for tensor in tensors[1:]:
+        if tensor.shape[0] == tensors[0].shape[0]:  # to compare them is enough: torch.compile guards what it finds
+            continue
+    return function(*arguments, **named)
 
 
 def _saves_elsewhere() -> bool:

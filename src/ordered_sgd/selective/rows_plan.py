@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
+from torch.utils._sympy.functions import FloorDiv
 
 # Operators that keep positions within the batch in what they save, by name: their kernels would read out of bounds.
 _POSITIONS = ("_embedding_bag", "embedding_bag")
@@ -59,6 +60,8 @@ class RowsPlan:
         BatchNorm's treatment was asked for by name, so that the gradient cannot equal the dense one.
     dtype
         The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
+    apart
+        The inputs have batch sizes of their own, and that is in the way: the graph has to know that they are equal.
     """
 
     arguments: list[BatchDim | str | None]
@@ -70,6 +73,7 @@ class RowsPlan:
     reason: str | None = None
     lenient: bool = False
     dtype: torch.dtype = torch.float32
+    apart: bool = False
 
 
 def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -77,7 +81,9 @@ def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: b
     try:
         return _make_plan(forward, backward, batchnorm=batchnorm)
     except NoPlanError as error:
-        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error))
+        primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
+        apart = len(_first_symbols(primals)) > 1
+        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error), apart=apart)
 
 
 def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -89,7 +95,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         if node.op == "call_function" and any(word in str(node.target) for word in _POSITIONS):
             raise NoPlanError(f"{_name(node)} keeps positions within the batch")
     for node in backward.graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator) or _is_random(node):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) or is_random(node):
             raise NoPlanError(f"{_name(node)} in the backward draws random numbers or is not an operator of torch")
     places = follow(forward, symbol)
     answers = _outputs_with_gradient(forward, [inputs[i] for i in tangents])
@@ -118,6 +124,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         else None
         for node, primal in zip(outputs.args[0], primals, strict=True)
     ]
+    others = _first_symbols(primals) - {symbol}
     first, place = next((i, how) for i in tangents if isinstance(how := arguments[i], BatchDim))
     return RowsPlan(
         arguments=arguments,
@@ -128,6 +135,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         batch=(first, place.dim, _plain(place.a * place.b)),
         lenient=lenient,
         dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
+        apart=any(_batch_dims(answer.meta["val"], other) for answer in answers for other in others),
     )
 
 
@@ -150,6 +158,13 @@ def _batch_symbol(tangents: Sequence[fx.Node], primals: Sequence[fx.Node]) -> sy
     raise NoPlanError("the batch has no symbolic dimension")
 
 
+def _first_symbols(primals: Sequence[fx.Node]) -> set[sympy.Symbol]:
+    """The symbols that are the size of an input's first dimension."""
+    values = [node.meta["val"] for node in primals]
+    sizes = {_expr(value.shape[0]) for value in values if isinstance(value, Tensor) and value.dim() > 0}
+    return {size for size in sizes if isinstance(size, sympy.Symbol)}
+
+
 def _outputs_with_gradient(forward: fx.GraphModule, tangents: Sequence[fx.Node]) -> list[fx.Node]:
     """The output of the forward graph that each incoming gradient belongs to."""
     (outputs,) = (node for node in forward.graph.nodes if node.op == "output")
@@ -169,14 +184,26 @@ def _outputs_with_gradient(forward: fx.GraphModule, tangents: Sequence[fx.Node])
 
 
 def _expr(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+    if not isinstance(size, torch.SymInt):
+        return sympy.Integer(size)
+    expression = size.node.expr
+    return expression.replace(FloorDiv, _divided) if expression.has(FloorDiv) else expression
+
+
+def _divided(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    """The quotient without rounding where only a constant is rounded: (2 s + 1) // 2, as `chunk` computes it, is s."""
+    constant, rest = sympy.expand(base).as_coeff_Add()
+    exact = sympy.expand(rest / divisor)
+    whole = divisor.is_Integer and all(term.as_coeff_Mul()[0].is_Integer for term in sympy.Add.make_args(exact))
+    return exact + constant // divisor if whole else FloorDiv(base, divisor)
 
 
 def _name(node: fx.Node) -> str:
     return str(node.target).removesuffix(".default")
 
 
-def _is_random(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
 
@@ -258,13 +285,19 @@ def _inherited(
     if kind == "cat" and sources and len(node.all_input_nodes) == factor:
         same = all(places.get(arg) == BatchDim(dim, 1, 1) for arg in node.all_input_nodes)
         return factor if same else None
-    if kind == "repeat":
-        return None
+    if kind == "repeat":  # of something without the batch, s times: the repetition is the outer factor
+        count = node.args[1][dim]  # type: ignore[index]
+        return sympy.Integer(1) if not sources and _expr(_value(count)) == symbol else None
     for arg in sources:
         place = places[arg]
         if sympy.simplify(place.a * place.b - factor) == 0:
             return place.a
     return None
+
+
+def _value(argument: Any) -> Any:
+    """What an argument of a node is while the graph is traced."""
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
 
 def _refuse_coupling(
@@ -291,7 +324,7 @@ def _refuse_coupling(
         if not sources:
             continue
         trained.add(node)
-        if any(word in _name(node) for word in _BATCH_NORM) and _in_training(node):
+        if any(word in _name(node) for word in _BATCH_NORM) and _in_training(node) and not _of_each(node, symbol):
             if not batchnorm:
                 raise NoPlanError(f"{_name(node)} takes statistics over the batch")
             lenient = True
@@ -317,6 +350,12 @@ def _in_training(node: fx.Node) -> bool:
             place = names.index(flag)
             return bool(node.args[place] if place < len(node.args) else node.kwargs.get(flag, True))
     return "no_training" not in str(node.target)
+
+
+def _of_each(node: fx.Node, symbol: sympy.Symbol) -> bool:
+    """Whether a batch_norm node has the batch among its channels, as InstanceNorm does: statistics of each sample."""
+    source = node.args[0]
+    return isinstance(source, fx.Node) and _batch_dims(source.meta["val"], symbol) == [1]
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -134,6 +134,11 @@ def _not_zero(rows: Tensor) -> Tensor:
 
 def gather(tensor: Tensor, place: BatchDim, rows: Tensor, s: int, values: dict[Any, int]) -> Tensor:
     """The given rows of a tensor, in the memory layout that it has."""
+    repeated = [d for d, step in enumerate(tensor.stride()) if step == 0 and tensor.shape[d] > 1 and d != place.dim]
+    if repeated:  # as a key shared by several heads: kernels may refuse the strides of a copy
+        once = tensor[tuple(slice(1) if d in repeated else slice(None) for d in range(tensor.dim()))]
+        part = gather(once, place, rows, s, values)
+        return part.expand([tensor.shape[d] if d in repeated else size for d, size in enumerate(part.shape)])
     a, b = factors(place, values)
     if a == b == 1:
         if not place.read:

@@ -1,0 +1,133 @@
+"""What models of other packages brought up: parts of them, as small as they can be, stay selective and exact."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ordered_sgd import explain_backward, selective_backward
+from ordered_sgd.selective import BackwardReport
+from tests.contracts.engine_cases_common import CLASSES, Batch, Model, classes, floats, param, stack, tokens
+from tests.contracts.engine_checks import gradient_error, gradients, one_liner
+
+CE = nn.CrossEntropyLoss(reduction="none")
+TOLERANCE = 5e-6  # relative: the sums over samples have fewer terms
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> None:
+    torch._dynamo.reset()
+
+
+def compared(build: Callable[[], nn.Module], batch: Batch, sizes: tuple[int, ...] = (8, 6, 9)) -> BackwardReport:
+    """The report of a few backward passes, whose gradients are those of a plain twin; a warning is an error."""
+    torch.manual_seed(1)
+    model = selective_backward(build())
+    torch.manual_seed(1)
+    twin = build()
+    for number, s in enumerate(sizes):
+        x, y = batch(s, torch.Generator().manual_seed(number))
+        torch.manual_seed(number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            rows = one_liner(model, CE, x, y, 2).rows
+        torch.manual_seed(number)
+        one_liner(twin, CE, x, y, 2, rows)
+        assert gradient_error(gradients(model), gradients(twin)) <= TOLERANCE
+        for ours, theirs in zip(model.buffers(), twin.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    return explain_backward(model)
+
+
+def one_key_for_all_heads() -> nn.Module:
+    """Attention whose heads share a key and a value, as in multi-query attention."""
+
+    def run(model: Any, x: Tensor) -> Tensor:
+        s, length, _ = x.shape
+        query = model.query(x).view(s, length, 4, 8).transpose(1, 2)
+        key, value = (part(x).view(s, length, 1, 8).transpose(1, 2) for part in (model.key, model.value))
+        h = F.scaled_dot_product_attention(query, key.expand(s, 4, length, 8), value.expand(s, 4, length, 8))
+        logits: Tensor = model.head(h.transpose(1, 2).flatten(2).mean(1))
+        return logits
+
+    parts = {"query": nn.Linear(16, 32), "key": nn.Linear(16, 8), "value": nn.Linear(16, 8)}
+    return Model(run, **parts, head=nn.Linear(32, CLASSES))
+
+
+def test_heads_that_share_a_key_are_selective() -> None:
+    report = compared(one_key_for_all_heads, floats(6, 16))
+    assert report.skipping == report.passes, report
+
+
+def checkpointed() -> nn.Module:
+    """Dropout inside a checkpoint."""
+    inner = stack(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 16), nn.Dropout(0.3), nn.Tanh())
+    run = lambda model, x: model.head(checkpoint(model.inner, x, use_reentrant=False))  # noqa: E731
+    return Model(run, inner=inner, head=nn.Linear(16, CLASSES))
+
+
+def test_dropout_in_a_checkpoint_is_drawn_once_and_selective() -> None:
+    report = compared(checkpointed, floats(6))
+    assert report.skipping == report.passes, report
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": True}, {"affine": True, "track_running_stats": True}], ids=str)
+def test_instance_norm_takes_statistics_of_each_sample(options: dict[str, bool]) -> None:
+    def build() -> nn.Module:
+        norm = nn.InstanceNorm2d(4, **options)
+        return stack(nn.Conv2d(3, 4, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, CLASSES))
+
+    report = compared(build, floats(3, 8, 8))
+    assert report.skipping == report.passes, report
+
+
+def pairs(s: int, g: torch.Generator) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    return (torch.randn(s, 6, generator=g), torch.randn(s, 6, generator=g)), classes(s, g)
+
+
+def siamese() -> nn.Module:
+    """Both inputs through one network as one batch."""
+
+    def run(model: Any, first: Tensor, second: Tensor) -> Tensor:
+        a, b = model.body(torch.cat([first, second])).chunk(2)
+        logits: Tensor = model.head((a - b).abs())
+        return logits
+
+    return Model(run, body=stack(nn.Linear(6, 16), nn.Tanh()), head=nn.Linear(16, CLASSES))
+
+
+def two_branches() -> nn.Module:
+    """Two inputs that meet late."""
+
+    def run(model: Any, first: Tensor, second: Tensor) -> Tensor:
+        logits: Tensor = model.head(torch.cat([model.one(first).tanh(), model.two(second).tanh()], 1))
+        return logits
+
+    return Model(run, one=nn.Linear(6, 8), two=nn.Linear(6, 8), head=nn.Linear(16, CLASSES))
+
+
+@pytest.mark.parametrize("build", [siamese, two_branches])
+def test_several_inputs_have_one_batch(build: Callable[[], nn.Module]) -> None:
+    report = compared(build, pairs)
+    assert report.skipping == report.passes, report
+
+
+def test_embeddings_with_a_largest_norm_run_at_several_batch_sizes() -> None:
+    def build() -> nn.Module:
+        return stack(nn.Embedding(11, 8, max_norm=1.0), lambda h: h.mean(1), nn.Linear(8, CLASSES))
+
+    compared(build, tokens(5), (8, 6, 9, 7))
+
+
+def test_a_parameter_repeated_for_each_sample_has_a_place() -> None:
+    def build() -> nn.Module:
+        run = lambda model, x: model.head((x.flatten() * model.scale.repeat(x.shape[0])).view_as(x))  # noqa: E731
+        return Model(run, scale=param(6), head=nn.Linear(6, CLASSES))
+
+    report = compared(build, floats(6))
+    assert report.skipping == report.passes, report
