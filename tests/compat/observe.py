@@ -104,7 +104,10 @@ def _twins(case: Case) -> tuple[nn.Module, nn.Module]:
 def _error(model: nn.Module, twin: nn.Module) -> float:
     """Largest difference of a gradient or a buffer, relative to its largest entry."""
     got, wanted = (
-        {name: grad.to_dense() if grad is not None and grad.is_sparse else grad for name, grad in gradients(one).items()}
+        {
+            name: grad.to_dense() if grad is not None and grad.is_sparse else grad
+            for name, grad in gradients(one).items()
+        }
         for one in (model, twin)
     )
     pairs = [(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True) if b.is_floating_point()]

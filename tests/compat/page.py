@@ -71,7 +71,15 @@ def _summary(models: Sequence[dict[str, Any]]) -> str:
         chosen = [one for one in apart if is_selective(one)]
         share = f"{len(chosen)} ({len(chosen) / len(apart):.0%})" if apart else "–"
         failed = sum(reason_failed(one) is not None for one in group)
-        cells = (title, len(group), len(group) - len(apart), failed, len(apart), share, _error(max(map(error_of, group), default=0.0)))
+        cells = (
+            title,
+            len(group),
+            len(group) - len(apart),
+            failed,
+            len(apart),
+            share,
+            _error(max(map(error_of, group), default=0.0)),
+        )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -97,7 +105,13 @@ def _row(one: dict[str, Any]) -> str:
     reasons = [reason_failed(one), auto.get("why"), selective.get("why")]
     reason = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
     reason = f"samples are coupled: {reason}" if one["coupled"] else reason
-    cells = (one["name"], auto.get("ran", "failed"), selective.get("ran", "failed"), _error(error_of(one)), _cell(reason))
+    cells = (
+        one["name"],
+        auto.get("ran", "failed"),
+        selective.get("ran", "failed"),
+        _error(error_of(one)),
+        _cell(reason),
+    )
     return "| " + " | ".join(cells) + " |"
 
 

@@ -162,14 +162,19 @@ def bag() -> nn.Module:
 def temporal() -> nn.Module:
     def block(dilation: int) -> nn.Module:
         return stack(
-            lambda x: F.pad(x, (2 * dilation, 0)), nn.Conv1d(WIDTH, WIDTH, 3, dilation=dilation), nn.ReLU(), nn.Dropout(0.1)
+            lambda x: F.pad(x, (2 * dilation, 0)),
+            nn.Conv1d(WIDTH, WIDTH, 3, dilation=dilation),
+            nn.ReLU(),
+            nn.Dropout(0.1),
         )
 
     return stack(nn.Conv1d(4, WIDTH, 1), block(1), block(2), block(4), lambda h: h.mean(2), nn.Linear(WIDTH, CLASSES))
 
 
 def mlp() -> nn.Module:
-    return stack(nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    return stack(
+        nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES)
+    )
 
 
 TORCH = [

@@ -35,6 +35,7 @@ def compared(build: Callable[[], nn.Module], batch: Batch, sizes: tuple[int, ...
         torch.manual_seed(number)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch's own
             rows = one_liner(model, CE, x, y, 2).rows
         torch.manual_seed(number)
         one_liner(twin, CE, x, y, 2, rows)
@@ -115,6 +116,39 @@ def two_branches() -> nn.Module:
 def test_several_inputs_have_one_batch(build: Callable[[], nn.Module]) -> None:
     report = compared(build, pairs)
     assert report.skipping == report.passes, report
+
+
+def broken_around_a_table() -> nn.Module:
+    """Two graphs; the first hands the second a value that has nothing to do with the samples."""
+
+    def run(model: Any, x: Tensor) -> Tensor:
+        table, h = model.table.tanh(), model.inner(x).tanh()
+        torch._dynamo.graph_break()
+        logits: Tensor = model.head(h + (h @ table).softmax(1))
+        return logits
+
+    return Model(run, table=param(16, 16), inner=nn.Linear(6, 16), head=nn.Linear(16, CLASSES))
+
+
+def test_an_output_that_no_sample_has_a_part_in_may_have_a_gradient() -> None:
+    report = compared(broken_around_a_table, floats(6))
+    assert report.passes == 6, report
+    assert report.skipping == report.passes, report
+
+
+def test_an_output_that_depends_on_all_samples_may_not() -> None:
+    def build() -> nn.Module:
+        def run(model: Any, x: Tensor) -> Tensor:
+            h = model.inner(x).tanh()
+            mean = h.mean(0)
+            torch._dynamo.graph_break()
+            logits: Tensor = model.head(h - mean)
+            return logits
+
+        return Model(run, inner=nn.Linear(6, 16), head=nn.Linear(16, CLASSES))
+
+    report = compared(build, floats(6))
+    assert report.skipping < report.passes, report
 
 
 def test_embeddings_with_a_largest_norm_run_at_several_batch_sizes() -> None:

@@ -1,6 +1,9 @@
 """torch.compile with graphs as they are, each backward split by rows where it can be, and checked against the model."""
 
-from collections.abc import Callable
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -189,9 +192,18 @@ class CheckedRuns:
         with self._settings():
             return run()  # once more, since buffers were written after the first time
 
-    def _settings(self) -> Any:
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
         changed = {"skip_nnmodule_hook_guards": False, **self._changed}  # hooks may be added later
-        return torch._dynamo.config.patch(changed)
+        logger, asked = logging.getLogger("torch._dynamo"), os.environ.get("TORCH_LOGS")
+        level = logger.level
+        try:
+            if not asked:  # pages about graph breaks, which are ours to explain
+                logger.setLevel(logging.ERROR)
+            with torch._dynamo.config.patch(changed):
+                yield
+        finally:
+            logger.setLevel(level)
 
     def _rewind(self, random: list[Tensor], saved: Any) -> None:
         restore_random_state(random, device_of(self._buffers.model))

@@ -48,6 +48,8 @@ class RowsPlan:
         The first argument that is the same tensor, so that it is gathered once.
     tangents
         Positions of the gradients that come in.
+    aside
+        Those of outputs that no sample has a part in, as a table of positions: they are passed on as they are.
     results
         For each result: `BatchDim` to scatter into a gradient of the whole batch, or None.
     symbols
@@ -74,6 +76,7 @@ class RowsPlan:
     lenient: bool = False
     dtype: torch.dtype = torch.float32
     apart: bool = False
+    aside: frozenset[int] = frozenset()
 
 
 def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -135,6 +138,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         batch=(first, place.dim, _plain(place.a * place.b)),
         lenient=lenient,
         dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
+        aside=frozenset(i for i, answer in zip(tangents, answers, strict=True) if _has_no_part(answer, symbol)),
         apart=any(_batch_dims(answer.meta["val"], other) for answer in answers for other in others),
     )
 
@@ -163,6 +167,16 @@ def _first_symbols(primals: Sequence[fx.Node]) -> set[sympy.Symbol]:
     values = [node.meta["val"] for node in primals]
     sizes = {_expr(value.shape[0]) for value in values if isinstance(value, Tensor) and value.dim() > 0}
     return {size for size in sizes if isinstance(size, sympy.Symbol)}
+
+
+def _has_no_part(answer: fx.Node, symbol: sympy.Symbol) -> bool:
+    """Whether an output is computed from nothing that depends on the batch, nor on its size."""
+    return not any(_carries(node.meta.get("val"), symbol) for node in _ancestors([answer]))
+
+
+def _carries(value: Any, symbol: sympy.Symbol) -> bool:
+    sizes = [value] if isinstance(value, torch.SymInt) else [size for v in _tensors(value) for size in v.shape]
+    return any(symbol in _expr(size).free_symbols for size in sizes)
 
 
 def _outputs_with_gradient(forward: fx.GraphModule, tangents: Sequence[fx.Node]) -> list[fx.Node]:

@@ -107,6 +107,8 @@ def rows_with_gradient(arguments: Any, plan: RowsPlan, s: int) -> Tensor | None:
     values, found = sizes_of(arguments, plan), None
     for i in plan.tangents:
         place, tangent = plan.arguments[i], arguments[i]
+        if i in plan.aside:
+            continue
         if not isinstance(place, BatchDim):
             if bool((tangent != 0).any()):
                 return None
