@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ordered_sgd import explain_backward, selective_backward
 from ordered_sgd.selective import BackwardReport
-from tests.contracts.engine_cases_common import CLASSES, Batch, Model, classes, floats, param, stack, tokens
-from tests.contracts.engine_checks import gradient_error, gradients, one_liner
+from tests.contracts.engine_cases_common import CLASSES, Batch, Case, Model, classes, floats, param, stack, tokens
+from tests.contracts.engine_checks import compare, gradient_error, gradients, one_liner
 
 CE = nn.CrossEntropyLoss(reduction="none")
 TOLERANCE = 5e-6  # relative: the sums over samples have fewer terms
@@ -165,3 +165,20 @@ def test_a_parameter_repeated_for_each_sample_has_a_place() -> None:
 
     report = compared(build, floats(6))
     assert report.skipping == report.passes, report
+
+
+@pytest.mark.slow
+def test_whisper_with_dropout_has_gradients_laid_out_otherwise_than_traced() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
+    sizes = {"d_model": 16, "num_mel_bins": 4, "max_source_positions": 8, "vocab_size": 11, "num_labels": CLASSES}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+    def build() -> nn.Module:
+        config = transformers.WhisperConfig(**layers, **sizes, **special, dropout=0.1)
+        made: nn.Module = transformers.WhisperForAudioClassification(config).train()
+        return made
+
+    case = Case("Whisper", build, floats(4, 16), lambda outputs, y: CE(outputs.logits, y))
+    for outcome in compare(case, "rows", ((8, 2), (6, 2))):
+        assert outcome.error <= TOLERANCE

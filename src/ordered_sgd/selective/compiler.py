@@ -91,7 +91,20 @@ class SelectiveBackend:
         return _boxed(run)
 
     def _backward(self, graph: fx.GraphModule, inputs: Any) -> Any:
+        _reshape_views(graph)
         return _boxed(SplitBackward(graph, graph.meta["rows_plan"], self.report, check_rows, self._verify_every))
+
+
+def _reshape_views(graph: fx.GraphModule) -> None:
+    """Replace `view` by `reshape`, which copies where needed; nothing in the graph is written to.
+
+    Kernels do not always lay their results out as torch's tracing says, nor for some rows as for all of them.
+    """
+    views = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+    for node in graph.graph.nodes:
+        if node.target in views:
+            node.target = torch.ops.aten.reshape.default
+    graph.recompile()
 
 
 def _boxed(function: Any) -> Any:
