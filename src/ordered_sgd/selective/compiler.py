@@ -1,6 +1,7 @@
 """torch.compile with graphs as they are, each backward split by rows where it can be, and checked against the model."""
 
 import logging
+import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,10 +71,10 @@ class SelectiveBackend:
         return self._compile(graph, inputs, **options)
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        for node in joint.graph.nodes:
-            if "recompute" in node.meta and is_random(node):  # in a checkpoint: the same mask, and not drawn again
-                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        drawn = _save_draws(joint)
         forward, backward = default_partition(joint, inputs, **options)
+        if any(node.op == "call_function" and node.name in drawn for node in backward.graph.nodes):
+            raise NotCompiledError("random numbers of a checkpoint would be drawn twice")
         # the graph is copied before it is compiled, so the plan must travel with it
         plan = backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
         self.apart = self.apart or plan.apart
@@ -93,6 +94,19 @@ class SelectiveBackend:
     def _backward(self, graph: fx.GraphModule, inputs: Any) -> Any:
         _reshape_views(graph)
         return _boxed(SplitBackward(graph, graph.meta["rows_plan"], self.report, check_rows, self._verify_every))
+
+
+def _save_draws(joint: fx.GraphModule) -> set[str]:
+    """Mark what is drawn inside a checkpoint as saved: the backward must use the same numbers, and some rows of them.
+
+    Returns the names of the nodes that draw.
+    """
+    drawn = [node for node in joint.graph.nodes if "recompute" in node.meta and is_random(node)]
+    for node in drawn:
+        results = [user for user in node.users if user.target is operator.getitem]
+        for one in (node, *results):
+            one.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return {node.name for node in drawn}
 
 
 def _reshape_views(graph: fx.GraphModule) -> None:
@@ -183,7 +197,7 @@ class CheckedRuns:
             with self._settings():
                 outputs = run()
         except Exception as error:
-            if not _from_compiler(error):
+            if not (_from_compiler(error) or isinstance(error, NotCompiledError)):
                 raise
             self._rewind(*before)
             cause = getattr(error, "inner_exception", None) or error  # the backend's own, if that is where it failed
