@@ -97,6 +97,22 @@ def test_instance_norm_takes_statistics_of_each_sample(options: dict[str, bool])
     assert report.skipping == report.passes, report
 
 
+def standardized() -> nn.Module:
+    """A convolution whose weights are standardized by batch_norm, as in timm's norm-free networks."""
+
+    def run(model: Any, x: Tensor) -> Tensor:
+        weight = F.batch_norm(model.weight.view(1, 4, -1), None, None, training=True).view_as(model.weight)
+        logits: Tensor = model.head(F.conv2d(x, weight).relu().flatten(1))
+        return logits
+
+    return Model(run, weight=param(4, 3, 3, 3), head=nn.Linear(4 * 36, CLASSES))
+
+
+def test_batch_norm_of_weights_does_not_couple_samples() -> None:
+    report = compared(standardized, floats(3, 8, 8))
+    assert report.skipping == report.passes, report
+
+
 def pairs(s: int, g: torch.Generator) -> tuple[tuple[Tensor, Tensor], Tensor]:
     return (torch.randn(s, 6, generator=g), torch.randn(s, 6, generator=g)), classes(s, g)
 

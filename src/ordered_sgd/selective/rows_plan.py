@@ -338,7 +338,7 @@ def _refuse_coupling(
         if not sources:
             continue
         trained.add(node)
-        if any(word in _name(node) for word in _BATCH_NORM) and _in_training(node) and not _of_each(node, symbol):
+        if any(word in _name(node) for word in _BATCH_NORM) and _in_training(node) and _over_batch(node, symbol):
             if not batchnorm:
                 raise NoPlanError(f"{_name(node)} takes statistics over the batch")
             lenient = True
@@ -366,10 +366,10 @@ def _in_training(node: fx.Node) -> bool:
     return "no_training" not in str(node.target)
 
 
-def _of_each(node: fx.Node, symbol: sympy.Symbol) -> bool:
-    """Whether a batch_norm node has the batch among its channels, as InstanceNorm does: statistics of each sample."""
+def _over_batch(node: fx.Node, symbol: sympy.Symbol) -> bool:
+    """Whether a batch_norm node reduces the batch: InstanceNorm has it among the channels, standardized weights not."""
     source = node.args[0]
-    return isinstance(source, fx.Node) and _batch_dims(source.meta["val"], symbol) == [1]
+    return not isinstance(source, fx.Node) or any(dim != 1 for dim in _batch_dims(source.meta["val"], symbol))
 
 
 def _tensors(value: Any) -> list[Tensor]:
