@@ -127,10 +127,19 @@ def padded(s: int, g: Generator) -> tuple[dict[str, Tensor], Tensor]:
 WHISPER = {**SEQ2SEQ, "num_mel_bins": 16, "max_source_positions": 32, "max_target_positions": 16, "dropout": 0.1}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 CLIP = {**SMALL, "num_hidden_layers": 1, "image_size": 64, "patch_size": 16, "attention_dropout": 0.1}
+SWIN = {
+    "image_size": 64,
+    "patch_size": 4,
+    "embed_dim": 24,
+    "depths": [1, 1],
+    "num_heads": [2, 4],
+    "window_size": 4,
+    "num_labels": CLASSES,
+}
 STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 48, 64], "num_labels": CLASSES}
 
 
-def adapted(inner: Entry, targets: list[str], kind: str) -> Entry:
+def adapted(inner: Entry, targets: list[str], kind: str | None) -> Entry:
     """The same model with LoRA adapters, the rest frozen."""
 
     def make() -> nn.Module:
@@ -202,7 +211,7 @@ TRANSFORMERS = [
     ),
     VIT,
     image("Dinov2"),
-    image("Swin", image_size=64, patch_size=4, embed_dim=24, depths=[1, 1], num_heads=[2, 4], window_size=4),
+    image("Swin", SWIN),
     image("ResNet", {**STAGES, "embedding_size": 16, "layer_type": "basic"}, coupled=True),
     entry(
         "SegformerForSemanticSegmentation",
@@ -218,5 +227,5 @@ TRANSFORMERS = [
     adapted(GPT2, ["c_attn"], "CAUSAL_LM"),
     adapted(LLAMA_MQA, ["q_proj", "v_proj"], "CAUSAL_LM"),
     adapted(QWEN2, ["q_proj", "k_proj", "v_proj", "o_proj"], "CAUSAL_LM"),
-    adapted(VIT, ["query", "value", "q_proj", "v_proj"], "FEATURE_EXTRACTION"),
+    adapted(VIT, ["query", "value", "q_proj", "v_proj"], None),
 ]

@@ -177,6 +177,30 @@ def test_an_output_that_depends_on_all_samples_may_not() -> None:
     assert report.skipping < report.passes, report
 
 
+def last_word(positions: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
+    """A classifier of the state at each text's end, as of causal language models."""
+
+    def run(model: Any, ids: Tensor) -> Tensor:
+        h = model.inner(model.embed(ids)).tanh()
+        logits: Tensor = model.head(h[positions(ids), ids.argmax(1)])
+        return logits
+
+    return lambda: Model(run, embed=nn.Embedding(11, 8), inner=nn.Linear(8, 16), head=nn.Linear(16, CLASSES))
+
+
+def test_the_number_of_a_sample_in_its_batch_is_not_kept() -> None:
+    report = compared(last_word(lambda ids: torch.arange(ids.shape[0])), tokens(5))
+    assert report.skipping == report.passes, report
+
+
+def test_another_sample_s_number_is_a_coupling_even_if_the_first_samples_are_kept() -> None:
+    model = selective_backward(last_word(lambda ids: torch.arange(ids.shape[0]) // 2)())
+    ids, y = tokens(5)(8, torch.Generator().manual_seed(0))
+    CE(model(ids), y)[:2].mean().backward()
+    report = explain_backward(model)
+    assert report.skipping == 0, report
+
+
 def test_embeddings_with_a_largest_norm_run_at_several_batch_sizes() -> None:
     def build() -> nn.Module:
         return stack(nn.Embedding(11, 8, max_norm=1.0), lambda h: h.mean(1), nn.Linear(8, CLASSES))

@@ -43,7 +43,8 @@ class RowsPlan:
     Parameters
     ----------
     arguments
-        For each argument: `BatchDim` to gather, ``"size"`` for a size that scales with the batch, None to pass it on.
+        For each argument: `BatchDim` to gather, ``"size"`` for a size that scales with the batch, ``"positions"`` for
+        the numbers 0 to s - 1 that index the batch, None to pass it on.
     same_as
         The first argument that is the same tensor, so that it is gathered once.
     tangents
@@ -110,7 +111,9 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
     arguments: list[BatchDim | str | None] = []
     for node, same in zip(inputs, same_as, strict=True):
         value = node.meta["val"]
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and _indexes_batch(node, by_name.get(node.name), symbol):
+            arguments.append("positions")
+        elif isinstance(value, Tensor):
             known = places.get(shaped_like.get(node.name, node))
             place = _place(value, symbol, known, node.name)
             arguments.append(place and replace(place, read=same in read))
@@ -244,6 +247,29 @@ def _place(value: Tensor, symbol: sympy.Symbol, known: BatchDim | None, name: st
 def _plain(factor: Any) -> Any:
     """The factor as an int where it is a number: sympy is slow, and it is looked at in every step."""
     return int(factor) if sympy.sympify(factor).is_Integer else factor
+
+
+_INDEXES = ("aten.index.Tensor", "aten.index_put", "aten._unsafe_index.Tensor", "aten._unsafe_index_put")
+
+
+def _indexes_batch(node: fx.Node, origin: fx.Node | None, symbol: sympy.Symbol) -> bool:
+    """Whether a saved tensor is ``torch.arange(s)`` and only says which sample is meant, as in ``h[arange(s), ends]``."""
+    if origin is None or not _name(origin).startswith("aten.arange"):
+        return False
+    *start, end = [_expr(_value(argument)) for argument in origin.args[:2]]
+    if end != symbol or start not in ([], [0]) or origin.args[2:] not in ((), (1,)):
+        return False
+
+    def only_there(user: fx.Node) -> bool:
+        if _name(user) not in _INDEXES or user.all_input_nodes.count(node) != 1:
+            return False
+        source, indices = user.args[0], user.args[1]
+        if not isinstance(source, fx.Node) or not isinstance(indices, list | tuple) or node not in indices:
+            return False
+        value, dim = source.meta["val"], indices.index(node)
+        return _batch_dims(value, symbol) == [dim] and _expr(value.shape[dim]) == symbol
+
+    return bool(node.users) and all(only_there(user) for user in node.users)
 
 
 def _is_read(node: fx.Node) -> bool:
