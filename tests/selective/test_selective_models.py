@@ -144,6 +144,12 @@ def test_several_inputs_have_one_batch(build: Callable[[], nn.Module]) -> None:
     assert report.skipping == report.passes, report
 
 
+def test_siamese_inputs_are_selective_with_their_targets_too() -> None:
+    outcomes = list(compare(Case("siamese", siamese, pairs), "rows", ((8, 2), (6, 2), (9, 3))))
+    assert [outcome.record.engine for outcome in outcomes] == ["rows"] * 3, outcomes[-1].why
+    assert max(outcome.error for outcome in outcomes) <= TOLERANCE
+
+
 def broken_around_a_table() -> nn.Module:
     """Two graphs; the first hands the second a value that has nothing to do with the samples."""
 

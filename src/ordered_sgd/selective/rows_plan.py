@@ -142,7 +142,8 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         lenient=lenient,
         dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
         aside=frozenset(i for i, answer in zip(tangents, answers, strict=True) if _has_no_part(answer, symbol)),
-        apart=any(_batch_dims(answer.meta["val"], other) for answer in answers for other in others),
+        apart=_mixes(forward, others | {symbol})
+        or any(_batch_dims(answer.meta["val"], other) for answer in answers for other in others),
     )
 
 
@@ -170,6 +171,12 @@ def _first_symbols(primals: Sequence[fx.Node]) -> set[sympy.Symbol]:
     values = [node.meta["val"] for node in primals]
     sizes = {_expr(value.shape[0]) for value in values if isinstance(value, Tensor) and value.dim() > 0}
     return {size for size in sizes if isinstance(size, sympy.Symbol)}
+
+
+def _mixes(forward: fx.GraphModule, symbols: set[sympy.Symbol]) -> bool:
+    """Whether a size is made of several of the symbols, as that of two inputs one after the other."""
+    values = (value for node in forward.graph.nodes for value in _tensors(node.meta.get("val")))
+    return len(symbols) > 1 and any(len(_expr(n).free_symbols & symbols) > 1 for v in values for n in v.shape)
 
 
 def _has_no_part(answer: fx.Node, symbol: sympy.Symbol) -> bool:
@@ -253,7 +260,7 @@ _INDEXES = ("aten.index.Tensor", "aten.index_put", "aten._unsafe_index.Tensor", 
 
 
 def _indexes_batch(node: fx.Node, origin: fx.Node | None, symbol: sympy.Symbol) -> bool:
-    """Whether a saved tensor is ``torch.arange(s)`` and only says which sample is meant, as in ``h[arange(s), ends]``."""
+    """Whether a saved tensor is ``torch.arange(s)`` and only says which sample is meant: ``h[arange(s), ends]``."""
     if origin is None or not _name(origin).startswith("aten.arange"):
         return False
     *start, end = [_expr(_value(argument)) for argument in origin.args[:2]]
