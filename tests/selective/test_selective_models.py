@@ -214,6 +214,26 @@ def test_embeddings_with_a_largest_norm_run_at_several_batch_sizes() -> None:
     compared(build, tokens(5), (8, 6, 9, 7))
 
 
+def flat_heads() -> nn.Module:
+    """Samples and heads in one dimension, with positions expanded along it, as in DeBERTa-v2."""
+
+    def run(model: Any, x: Tensor) -> Tensor:
+        s = x.shape[0]
+        h = model.inner(x).view(s, 5, 2, 8).transpose(1, 2).reshape(s * 2, 5, 8)
+        scores = h @ model.table.repeat(h.shape[0] // 2, 1, 1)
+        index = (torch.arange(5)[:, None] - torch.arange(5)[None, :] + 4).expand(h.shape[0], 5, 5)
+        h = scores.gather(2, index).softmax(2) @ h
+        logits: Tensor = model.head(h.view(s, 2, 5, 8).mean(2).flatten(1))
+        return logits
+
+    return Model(run, inner=nn.Linear(6, 16), table=param(2, 8, 9), head=nn.Linear(16, CLASSES))
+
+
+def test_positions_expanded_over_samples_and_heads_have_a_place() -> None:
+    report = compared(flat_heads, floats(5, 6))
+    assert report.skipping == report.passes, report
+
+
 def test_a_parameter_repeated_for_each_sample_has_a_place() -> None:
     def build() -> nn.Module:
         run = lambda model, x: model.head((x.flatten() * model.scale.repeat(x.shape[0])).view_as(x))  # noqa: E731

@@ -332,6 +332,8 @@ def _inherited(
     if kind == "cat" and sources and len(node.all_input_nodes) == factor:
         same = all(places.get(arg) == BatchDim(dim, 1, 1) for arg in node.all_input_nodes)
         return factor if same else None
+    if kind == "expand" and not any(_carries(arg.meta["val"], symbol) for arg in node.all_input_nodes[:1]):
+        return sympy.Integer(1)  # the same for every sample: any place will do
     if kind == "repeat":  # of something without the batch, s times: the repetition is the outer factor
         count = node.args[1][dim]  # type: ignore[index]
         return sympy.Integer(1) if not sources and _expr(_value(count)) == symbol else None
