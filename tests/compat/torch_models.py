@@ -115,7 +115,7 @@ def lenet() -> nn.Module:
 
 def convolutions(norm: Callable[[int], nn.Module]) -> Callable[[], nn.Module]:
     def block(a: int, b: int) -> list[nn.Module]:
-        return [nn.Conv2d(a, b, 3, padding=1), norm(b), nn.ReLU(), nn.MaxPool2d(2)]
+        return [nn.Conv2d(a, b, 3, padding=1, bias=False), norm(b), nn.ReLU(), nn.MaxPool2d(2)]
 
     def build() -> nn.Module:
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(32, CLASSES)]
@@ -145,18 +145,22 @@ def squared(outputs: Tensor, x: Tensor) -> Tensor:
     return (outputs - x).square().flatten(1).mean(1)
 
 
+def head() -> list[nn.Module]:
+    return [nn.Linear(WIDTH, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)]
+
+
 def words(**options: Any) -> Callable[[], nn.Module]:
     """A classifier of the mean embedding."""
 
     def build() -> nn.Module:
         embed = nn.Embedding(2000, WIDTH, **options)
-        return stack(embed, lambda h: h.mean(1), nn.Linear(WIDTH, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+        return stack(embed, lambda h: h.mean(1), *head())
 
     return build
 
 
 def bag() -> nn.Module:
-    return stack(nn.EmbeddingBag(2000, WIDTH, mode="mean"), nn.Linear(WIDTH, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    return stack(nn.EmbeddingBag(2000, WIDTH, mode="mean"), *head())
 
 
 def temporal() -> nn.Module:

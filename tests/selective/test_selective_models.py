@@ -1,5 +1,6 @@
 """What models of other packages brought up: parts of them, as small as they can be, stay selective and exact."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ordered_sgd import explain_backward, selective_backward
+from ordered_sgd import explain_backward, ordered_mean, selective_backward
 from ordered_sgd.selective import BackwardReport
 from tests.contracts.engine_cases_common import CLASSES, Batch, Case, Model, classes, floats, param, stack, tokens
 from tests.contracts.engine_checks import compare, gradient_error, gradients, one_liner
@@ -227,6 +228,16 @@ def flat_heads() -> nn.Module:
         return logits
 
     return Model(run, inner=nn.Linear(6, 16), table=param(2, 8, 9), head=nn.Linear(16, CLASSES))
+
+
+def test_a_sparse_gradient_runs_in_full_and_says_why() -> None:
+    model = nn.Sequential(nn.Embedding(11, 8, sparse=True), nn.Flatten(), nn.Linear(40, CLASSES))
+    twin = copy.deepcopy(model)
+    ids, y = tokens(5)(8, torch.Generator().manual_seed(0))
+    for one in (selective_backward(model), twin):
+        ordered_mean(CE(one(ids), y), q=2).backward()
+    assert torch.equal(model[0].weight.grad.to_dense(), twin[0].weight.grad.to_dense())
+    assert "sparse" in str(explain_backward(model))
 
 
 def test_positions_expanded_over_samples_and_heads_have_a_place() -> None:
