@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ordered_sgd import OrderedStep, explain_backward, ordered_mean, selective_backward
+from ordered_sgd.engines import Rows
 from ordered_sgd.selective import couplings, generic
 
 S, Q, WIDTH = 12, 4, 8
@@ -80,7 +81,7 @@ def samples_skipped(model: nn.Module, how: str, precision: str = "fp32", **optio
     with surroundings(precision):
         if how == "rows":
             optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-            step = OrderedStep(model, CRITERION, optimizer, q=Q, engine="rows", **options)
+            step = OrderedStep(model, CRITERION, optimizer, q=Q, engine=Rows(**options))
             record = step(x, y)
             assert record.engine == "rows" or step.why
             return record.engine == "rows"

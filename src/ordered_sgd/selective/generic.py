@@ -125,6 +125,8 @@ class Draw:
         for i, (argument, how) in enumerate(zip(arguments, plan.arguments, strict=True)):
             if plan.same_as[i] < i:  # saved twice: still the same numbers
                 chosen.append(chosen[plan.same_as[i]])
+            elif how == "positions":
+                chosen.append(torch.arange(SAMPLES, dtype=argument.dtype, device=argument.device))
             elif isinstance(how, str):
                 chosen.append(argument // s * SAMPLES)
             elif not isinstance(argument, Tensor):
