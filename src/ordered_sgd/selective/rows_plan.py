@@ -126,7 +126,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
     (outputs,) = (node for node in backward.graph.nodes if node.op == "output")
     for node in outputs.args[0]:
         if isinstance(node, fx.Node) and any(v.layout != torch.strided for v in _tensors(node.meta.get("val"))):
-            raise NoPlanError(f"the gradient {node.name} is sparse")
+            raise NoPlanError("a gradient is sparse")
     results = [
         _place(node.meta["val"], symbol, places.get(primal), node.name)
         if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), Tensor)
