@@ -64,7 +64,7 @@ def tables(record: dict[str, Any]) -> str:
 
 
 def _summary(models: Sequence[dict[str, Any]]) -> str:
-    head = "| | models | coupled | crashed | others | selective under `auto` | largest error |"
+    head = "| | models | coupled | not observed | others | selective under `auto` | largest error |"
     lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
     groups = {"looked at": False, "set aside": True}
     for title, aside in groups.items():

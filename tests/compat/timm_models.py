@@ -66,7 +66,7 @@ TIMM = [
     entry("resnet10t", 64, frozen=True),
     entry("resnet10t", 64, coupled=True),
     entry("resnet18", 64, note="GroupNorm", norm_layer="groupnorm"),
-    entry("resnetv2_50x1_bit", 64, channels=(32, 64, 96, 128)),
+    entry("resnetv2_50x1_bit", 64, channels=(128, 256, 384, 512)),
     entry("nf_resnet26", 64),
     entry("vgg11", 64, mlp_ratio=0.05),
     entry("vgg11_bn", 64, mlp_ratio=0.05, coupled=True),
