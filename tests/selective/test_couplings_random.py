@@ -139,9 +139,8 @@ def _nothing_compiled_after() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
-def test_a_coupling_in_a_random_architecture_is_found(first: int) -> None:
-    assert [text for seed in range(first, first + 10) if (text := wrong(seed))] == []
+def test_a_coupling_in_a_random_architecture_is_found() -> None:
+    assert [text for seed in range(10) if (text := wrong(seed))] == []
 
 
 @pytest.mark.slow
