@@ -74,7 +74,7 @@ def test_a_loss_that_is_not_finite_is_skipped_or_raised_and_training_goes_on(
     assert record.mean_loss.isnan()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
     assert step(*batch()).q == 4
-    step.nonfinite = "raise"
+    step.updater.nonfinite = "raise"
     with pytest.raises(NonFiniteLossError, match="got nan at position 5 of 32 on rank 0 in step 3"):
         step(x, y)
     assert step([batch(), batch()]).q == 4

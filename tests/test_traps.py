@@ -138,9 +138,11 @@ def test_a_rule_that_never_fires_is_warned_of_once(name: str) -> None:
         assert str(warning.message).startswith(text)
 
 
-@pytest.mark.parametrize(("norm", "q", "expected"), [("batch", 2, 1), ("batch", 3, 0), ("none", 1, 0)])
+@pytest.mark.parametrize(("norm", "q", "expected"), [("batch", 2, 1), ("batch", 3, 0), ("eval", 2, 0), ("none", 1, 0)])
 def test_batchnorm_with_one_or_two_samples_is_warned_of_once(norm: str, q: int, expected: int) -> None:
-    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4) if norm == "batch" else nn.Identity(), nn.Linear(4, 5))
+    model = nn.Sequential(nn.Linear(5, 4), nn.Identity() if norm == "none" else nn.BatchNorm1d(4), nn.Linear(4, 5))
+    if norm == "eval":
+        model[1].eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = OrderedStep(model, CE, optimizer, q=q, engine="dense")
     found = warned(lambda: [step(torch.randn(8, 5), torch.randint(0, 5, (8,))) for _ in range(3)])

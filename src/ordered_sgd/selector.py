@@ -53,7 +53,7 @@ class Selector:
 
     def __init__(self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None) -> None:
         self.policy, self.scaler = policy, scaler
-        self._couples = has_batchnorm(model)
+        self._model, self._couples = model, has_batchnorm(model)
 
     def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
         """What is known of a batch before its losses: its size, where the targets tell, and its samples' numbers."""
@@ -83,7 +83,8 @@ class Selector:
             return Choice(None, verdict)
         self.policy.see(s)
         rows = self.policy.choose(losses, s=s)
-        if self._couples and rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]:
+        few = rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]
+        if self._couples and few and has_batchnorm(self._model, training=True):
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
         return Choice(Kept(rows, self._divisor(rows.shape[0]), self.scaler), verdict)

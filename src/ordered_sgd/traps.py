@@ -58,6 +58,6 @@ def warn_of_batchnorm(where: str, q: int) -> None:
     warn_trap(where, "q", "be at least 3 for a model with BatchNorm", q, remedy)
 
 
-def has_batchnorm(model: nn.Module) -> bool:
-    """Whether a layer of the model normalises over the batch."""
-    return any(isinstance(module, _BatchNorm) for module in model.modules())
+def has_batchnorm(model: nn.Module, *, training: bool = False) -> bool:
+    """Whether a layer of the model normalises over the batch, if need be now: in eval mode it does not."""
+    return any(isinstance(module, _BatchNorm) and (module.training or not training) for module in model.modules())
