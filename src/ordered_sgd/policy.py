@@ -92,12 +92,12 @@ class Policy:
 
     def trimmed_of(self, s: int) -> int:
         """How many of the largest losses of a batch of s are dropped now."""
-        return trimmed(self.trim_now, s)
+        return trimmed(self.trim_now, s) if self.trim else 0
 
     @property
     def trim_now(self) -> float:
         """What is trimmed in this epoch."""
-        if self.epoch >= self.trim_epochs:
+        if not self.trim or self.epoch >= self.trim_epochs:
             return self.trim
         now = self.trim * self.epoch / self.trim_epochs
         return now if isinstance(self.trim, float) else int(now)

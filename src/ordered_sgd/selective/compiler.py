@@ -155,6 +155,9 @@ DROPOUT = {
 Outputs = TypeVar("Outputs")
 
 
+STEADY_AFTER = 8  # calls without a new graph
+
+
 class CheckedRuns:
     """Runs of a compiled function of a model, whose outputs are compared with those of the model for every new graph.
 
@@ -178,7 +181,10 @@ class CheckedRuns:
         self._compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
         recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
-        self._changed = {"allow_rnn": True} if recurrent and nn.LSTM not in recurrent else {}
+        changed = {"allow_rnn": True} if recurrent and nn.LSTM not in recurrent else {}
+        changed["skip_nnmodule_hook_guards"] = False  # hooks may be added later
+        self._config = torch._dynamo.config.patch(changed)
+        self._steady = 0  # calls since the last new graph
 
     def compiled(self, *arguments: Any, **named: Any) -> Any:
         """What the function returns, by compiled code."""
@@ -193,6 +199,7 @@ class CheckedRuns:
         mark_batch(batch)
         before = random_state(device_of(self._buffers.model)), self._buffers.save()
         graphs, forwards = self.backend.graphs, self.backend.forwards
+        self._steady += 1
         try:
             with self._settings():
                 outputs = run()
@@ -206,6 +213,7 @@ class CheckedRuns:
             return outputs
         if self.backend.graphs == graphs or _saves_elsewhere():
             return outputs
+        self._steady = 0
         self._rewind(*before)
         if self.backend.apart and not self._tied:
             self._tied = True
@@ -221,16 +229,18 @@ class CheckedRuns:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        changed = {"skip_nnmodule_hook_guards": False, **self._changed}  # hooks may be added later
-        logger, asked = logging.getLogger("torch._dynamo"), os.environ.get("TORCH_LOGS")
+        # torch prints pages about graph breaks, which are ours to explain; a change of level is slow, so only at first
+        quiet = self._steady <= STEADY_AFTER and not os.environ.get("TORCH_LOGS")
+        logger = logging.getLogger("torch._dynamo")
         level = logger.level
+        if quiet:
+            logger.setLevel(logging.ERROR)
         try:
-            if not asked:  # pages about graph breaks, which are ours to explain
-                logger.setLevel(logging.ERROR)
-            with torch._dynamo.config.patch(changed):
+            with self._config:
                 yield
         finally:
-            logger.setLevel(level)
+            if quiet:
+                logger.setLevel(level)
 
     def _rewind(self, random: list[Tensor], saved: Any) -> None:
         restore_random_state(random, device_of(self._buffers.model))
