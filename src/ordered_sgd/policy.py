@@ -16,14 +16,14 @@ Selection = Literal["top", "random"]
 
 
 class Policy:
-    """How many are kept and which: q as a number or by a rule, what is trimmed by the epoch, the largest or at random.
+    """How many samples are kept and which: q, fixed or by a rule, trimming by epoch, the largest losses or random ones.
 
     Parameters
     ----------
     q, selection, generator, trim, trim_epochs
         As of `ordered_sgd.OrderedLoss`.
     where
-        Whom messages speak of.
+        The name that messages start with.
     of_samples
         Whether whole samples are ordered: then a small q in the first epoch is warned of.
     """

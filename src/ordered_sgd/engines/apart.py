@@ -37,11 +37,11 @@ class Apart:
     Attributes
     ----------
     looked
-        Whether a batch has told. One that is not finite does not, and the next one is looked at.
+        Whether a batch has been compared. A batch with a loss that is not finite cannot be; the next one is.
     coupled
         Whether samples influence each other, as far as is known.
     everywhere
-        Whether they do on all ranks, or this one need not meet the others.
+        Whether every rank runs the whole batch, or this rank has no others to wait for.
     why
         Why samples cannot be run by themselves; None if they can.
     """

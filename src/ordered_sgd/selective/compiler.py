@@ -44,7 +44,7 @@ class SelectiveBackend:
         Forward graphs that were compiled.
     forwards : int
         Forward graphs that were run.
-    apart : bool
+    untied : bool
         Whether a graph whose inputs have batch sizes of their own needs to know that they are equal.
     """
 
@@ -58,7 +58,7 @@ class SelectiveBackend:
     ) -> None:
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
         self.graphs = self.forwards = 0
-        self.apart = False
+        self.untied = False
         self._compile = aot_autograd(
             fw_compiler=self._forward,
             bw_compiler=self._backward,
@@ -77,7 +77,7 @@ class SelectiveBackend:
             raise NotCompiledError("random numbers of a checkpoint would be drawn twice")
         # the graph is copied before it is compiled, so the plan must travel with it
         plan = backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
-        self.apart = self.apart or plan.apart
+        self.untied = self.untied or plan.untied
         return forward, backward
 
     def _forward(self, graph: fx.GraphModule, inputs: Any) -> Any:
@@ -215,7 +215,7 @@ class CheckedRuns:
             return outputs
         self._steady = 0
         self._rewind(*before)
-        if self.backend.apart and not self._tied:
+        if self.backend.untied and not self._tied:
             self._tied = True
             self._compiled = torch.compile(_with_code_of_its_own(partial(_tied, self._function)), backend=self.backend)
             return self(run, reference, batch)
@@ -258,10 +258,10 @@ def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tied(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The same, traced with inputs whose batch sizes are known to be equal."""
+    """What the function returns, traced with the knowledge that inputs of equal batch size have one batch."""
     tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor) and leaf.dim() > 0]
     for tensor in tensors[1:]:
-        if tensor.shape[0] == tensors[0].shape[0]:  # to compare them is enough: torch.compile guards what it finds
+        if tensor.shape[0] == tensors[0].shape[0]:  # comparing is enough: torch.compile adds a guard for the answer
             continue
     return function(*arguments, **named)
 

@@ -63,7 +63,7 @@ class RowsPlan:
         BatchNorm's treatment was asked for by name, so that the gradient cannot equal the dense one.
     dtype
         The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
-    apart
+    untied
         The inputs have batch sizes of their own, and that is in the way: the graph has to know that they are equal.
     """
 
@@ -76,7 +76,7 @@ class RowsPlan:
     reason: str | None = None
     lenient: bool = False
     dtype: torch.dtype = torch.float32
-    apart: bool = False
+    untied: bool = False
     aside: frozenset[int] = frozenset()
 
 
@@ -86,8 +86,8 @@ def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: b
         return _make_plan(forward, backward, batchnorm=batchnorm)
     except NoPlanError as error:
         primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
-        apart = len(_first_symbols(primals)) > 1
-        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error), apart=apart)
+        untied = len(_first_symbols(primals)) > 1
+        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error), untied=untied)
 
 
 def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -145,7 +145,7 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         lenient=lenient,
         dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
         aside=frozenset(i for i, answer in zip(tangents, answers, strict=True) if _has_no_part(answer, symbol)),
-        apart=_mixes(forward, others | {symbol})
+        untied=_mixes(forward, others | {symbol})
         or any(_batch_dims(answer.meta["val"], other) for answer in answers for other in others),
     )
 

@@ -228,7 +228,7 @@ WORKLOADS: dict[str, Workload] = {
         PreActResNet18,
         images(3, 32),
         engines={"rows": Rows(batchnorm="full-batch"), "twopass": TwoPass(batchnorm="subset")},
-        notes="with BatchNorm rows, which auto runs, and twopass are not exactly the one-liner's gradient",
+        notes="with BatchNorm, rows and twopass approximate the one-liner's gradient; auto runs it in full",
     ),
     "preact-resnet18-gn": _classifier(lambda: PreActResNet18(norm="group"), images(3, 32)),
     "vit": _classifier(ViT, images(3, 32)),
