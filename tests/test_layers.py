@@ -14,7 +14,7 @@ LIBRARY = [
     {"errors", "jit"},
     {"rules", "batches", "theory"},
     {"selection", "criterion", "hinge", "nonfinite", "rewind"},
-    {"traps", "units", "ranks", "agreement", "update"},
+    {"traps", "units", "ranks", "agreement", "generic_position", "update"},
     {"adaptive", "mean", "selective"},
     {"policy"},
     {"loss", "engines"},

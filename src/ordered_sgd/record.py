@@ -23,7 +23,8 @@ class StepRecord:
     count : int
         Samples in the batch.
     engine : str
-        How the gradient was computed: an engine's name, or ``"micro-batches"``.
+        How the gradient was computed: an engine's name, ``"rows in part"`` where only some pieces of the model skipped
+        samples, or ``"micro-batches"``.
     losses : Tensor
         All losses, shape (s,).
     rows : Tensor

@@ -1,9 +1,8 @@
 """The engine that suits the model: never by timing, so that the same spec runs the same engine."""
 
 import logging
-import sys
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +15,27 @@ from torch.utils.flop_counter import flop_registry
 
 from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Around, Computed, Engine, Kept, Parts, Scored, Stateless
+from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.rows import Rows, check_verify_every
+from ordered_sgd.engines.twopass import TwoPass, TwoPassEngine
 from ordered_sgd.errors import first_line, message, warn
-from ordered_sgd.rewind import device_of, random_state, restore_random_state
+from ordered_sgd.rewind import device_of, eagerly, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 
 # Floating-point operations of one step (forward and backward) from which the rows engine pays for its overhead.
 # `osgd bench step` shows on which side of it a model is faster.
 ROWS_FROM = 1e8
+# The share of a batch up to which two passes pay: a forward is about a third of a step.
+TWOPASS_UP_TO = 0.6
 
 
 @dataclass(frozen=True)
 class Auto:
     """The engine that suits the model: plain when q keeps all, rows when that pays and samples are apart, else dense.
+
+    A model with recurrent layers, which torch.compile does not trace or unrolls, runs in two passes; one with a GRU and
+    dropout runs densely.
 
     It is always exact: a model with BatchNorm in training runs densely, and a warning says how to ask for the
     approximation by name.
@@ -83,6 +89,8 @@ class AutoEngine(Stateless):
             return self.dense.forward(batch, ahead)
         if self._chosen is None and self.operations is not None:
             self.decide(self.operations)  # as a checkpoint tells
+        if isinstance(self._chosen, TwoPassEngine) and not _few_enough(ahead, batch):
+            return self.dense.forward(batch, ahead)
         if self._chosen is not None:
             return self._chosen.forward(batch, ahead)
         with _Operations() as counted:  # the first batch is computed densely, and counted
@@ -110,15 +118,21 @@ class AutoEngine(Stateless):
             self._why = "BatchNorm in training couples the samples of a batch"
             remedy = 'Pass engine=Rows(batchnorm="full-batch") for an approximation in less time, or engine="dense".'
             warn(message("OrderedStep", "samples", "not influence each other to be skipped", self._why, remedy))
+        recurrent = _recurrent_layers(self.model)
+        if self._why is None and _draws(self.model) and not all(isinstance(layer, nn.LSTM) for layer in recurrent):
+            self._why = "a GRU or RNN with dropout takes longer in two passes"  # every operation is looked at for draws
         if self._why is not None:
             self._chosen = self.dense
             log.info("engine auto runs dense: %s", self._why)
             return
-        self._chosen = self._rows.build(self.parts)
-        log.info("engine auto runs rows: %.0e operations", operations)
+        strategy = TwoPass() if recurrent else self._rows
+        self._chosen = strategy.build(self.parts)
+        log.info("engine auto runs %s: %.0e operations", strategy, operations)
 
     def _couples(self) -> bool:
-        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+        """Whether BatchNorm in training is trained itself; below frozen layers no gradient passes it, as rows finds."""
+        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm) and module.training]
+        return any(norm.weight is None or norm.weight.requires_grad for norm in norms)
 
     def _runs_channels_last(self, batch: Any) -> bool:
         """Whether the model runs on images laid out channels-last: one that takes a `view` of them may not."""
@@ -129,10 +143,8 @@ class AutoEngine(Stateless):
             return convolves_channels_last(self.model)
         device, buffers = device_of(self.model), self.parts.buffers
         random, saved = random_state(device), buffers.save()
-        # what the user compiled is not compiled for this one pass
-        eagerly = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
         try:
-            with torch.no_grad(), eagerly:
+            with torch.no_grad(), eagerly(self.model.modules()):
                 self.score((laid_out, *batch[1:]))
         except Exception as error:  # whatever a model raises of a layout that it does not expect
             log.info("engine auto leaves images as they are: %s", first_line(error))
@@ -142,6 +154,23 @@ class AutoEngine(Stateless):
             restore_random_state(random, device)
             buffers.load(saved)
         return True
+
+
+def _recurrent_layers(model: nn.Module) -> list[nn.RNNBase]:
+    """Layers that torch.compile leaves alone, or unrolls into a graph that is slower than they are."""
+    return [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+
+
+def _draws(model: nn.Module) -> bool:
+    """Whether the model has dropout, in layers of its own or between recurrent ones."""
+    rates = [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    return any(rates) or any(layer.dropout for layer in _recurrent_layers(model))
+
+
+def _few_enough(ahead: Ahead, batch: Any) -> bool:
+    """Whether so few samples will be kept, as far as is known, that two passes pay."""
+    s = length_of(batch)
+    return ahead.ranks is None or s is None or ahead.ranks.q <= TWOPASS_UP_TO * s
 
 
 @dataclass(frozen=True)
@@ -163,6 +192,26 @@ class CountedScored(Around):
         return self.inner.abandon()
 
 
+def _recurrent(x: Tensor, *rest: Any, out_val: Any, **options: Any) -> int:
+    """Operations of the forward of a recurrent layer, shape (time, s, features): each weight is used at all of them."""
+    del out_val, options
+    weights = [leaf for leaf in tree_leaves(rest[:4]) if isinstance(leaf, Tensor) and leaf.dim() == 2]
+    return 2 * x.shape[0] * x.shape[1] * sum(weight.numel() for weight in weights)
+
+
+def _recurrent_backward(*given: Any, **options: Any) -> int:
+    return 2 * _recurrent(*given, **options)
+
+
+# what torch's own table does not know
+_RECURRENT = {
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent,
+    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward,
+    torch.ops.aten._cudnn_rnn: _recurrent,
+    torch.ops.aten._cudnn_rnn_backward: _recurrent_backward,
+}
+
+
 class _Operations(TorchDispatchMode):
     """Counts the floating-point operations of products and convolutions, where nearly all of them are."""
 
@@ -172,7 +221,8 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        count = flop_registry.get(getattr(func, "_overloadpacket", None))
+        packet: Any = getattr(func, "_overloadpacket", None)
+        count = flop_registry.get(packet) or _RECURRENT.get(packet)
         if count is not None:
             with suppress(Exception):  # torch's formulas do not know every case, and a count must not cost a step
                 self.total += count(*args, **(kwargs or {}), out_val=result)

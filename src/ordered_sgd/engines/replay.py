@@ -74,15 +74,20 @@ def _asked(args: Any) -> Any:
 
 
 def _rows_of(value: Any, rows: Tensor, s: int, asked: Any) -> Any:
-    """The chosen rows of a drawn tensor whose first dimension is the batch, alone or as the outer factor.
+    """The chosen rows of a drawn tensor, in the one dimension in which fewer numbers are asked for.
 
-    One that is asked for in its own shape, as a mask of weights is, does not have the batch in it.
+    The batch is all of that dimension or its outer factor. A tensor that is asked for in its own shape, as a mask of
+    weights is, does not have the batch in it.
     """
-    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] % s or tuple(value.shape) == asked:
+    if not isinstance(value, Tensor) or value.dim() == 0 or tuple(value.shape) == asked:
         return value
-    if value.shape[0] == s:
-        return value.index_select(0, rows)
-    return value.unflatten(0, (s, -1)).index_select(0, rows).flatten(0, 1)
+    dims = [0]
+    if asked is not None and len(asked) == value.dim():
+        dims = [d for d, (size, other) in enumerate(zip(value.shape, asked, strict=True)) if size != other]
+    if len(dims) != 1 or value.shape[dims[0]] % s:
+        return value
+    (dim,) = dims
+    return value.unflatten(dim, (s, -1)).index_select(dim, rows).flatten(dim, dim + 1)
 
 
 def take(batch: Any, rows: Tensor, s: int) -> Any:
@@ -99,3 +104,8 @@ def take(batch: Any, rows: Tensor, s: int) -> Any:
         rule = f"have the batch of {s} as their first dimension"
         raise ArgumentError(message("OrderedStep", "inputs", rule, "none that has", remedy))
     return taken
+
+
+def length_of(batch: Any) -> int | None:
+    """Samples in a batch, as its first tensor tells."""
+    return next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), None)

@@ -6,18 +6,17 @@ from inside torch's own autograd node: hooks, accumulation, loss scaling and ver
 done exactly for some rows runs the whole backward graph, and the reason is logged once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
 from ordered_sgd.engines.dense import DenseEngine, DenseScored
 from ordered_sgd.engines.phases import Ahead, Around, Computed, Kept, Parts, Scored, Stateless
+from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.twopass import TwoPass
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
+from ordered_sgd.selective.explain import BackwardFailedError, BackwardReport, NotCompiledError, hint_for
 
 
 @dataclass(frozen=True)
@@ -61,24 +60,31 @@ class RowsEngine(Stateless):
     """The gradient of the ordered loss with the backward work of q rows."""
 
     def __init__(self, parts: Parts, options: Rows) -> None:
-        from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend  # torch's compiler takes seconds
+        # torch's compiler takes seconds to load
+        from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
+        from ordered_sgd.selective.versions import why_not
 
         self.dense = DenseEngine(parts)
         self.parallel = parts.parallel
         needs_another = self.parallel.why_not_rows is not None
         self._instead = TwoPass().build(parts) if needs_another else None
-        self.report = BackwardReport(name="engine rows", remedy='Use engine="dense" to silence this.')
+        remedy, hint = 'Use engine="dense" to silence this.', hint_for(parts.model)
+        self.report = BackwardReport(name="engine rows", remedy=remedy, hint=hint)
         through = options.batchnorm is not None
         backend = SelectiveBackend(self.report, batchnorm=through, verify_every=options.verify_every)
         self._runs = CheckedRuns(parts.model, parts.buffers, parts.score, backend)
         self._broken = False
+        reason = why_not()
+        if reason is not None:
+            self._give_up(reason)
 
     @property
     def why(self) -> str | None:
         """Why the whole backward ran, at last."""
         if self._instead is not None:
             return self._instead.why or self.parallel.why_not_rows
-        return next(reversed(self.report.reasons), None)
+        reason = next(reversed(self.report.reasons), None)
+        return reason if reason is None or not self.report.hint else f"{reason}. {self.report.hint}"
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
         """The losses of one batch, with a graph whose backward can be run for some rows."""
@@ -86,21 +92,28 @@ class RowsEngine(Stateless):
             return self._instead.forward(batch, ahead)
         if not (ahead.keeps_all or self._broken) and self.parallel.over_ranks:
             self._look_at_other_ranks(batch)
-        if ahead.keeps_all or self._broken or _length(batch) == 0:
+        if ahead.keeps_all or self._broken or length_of(batch) == 0:
             return self.dense.forward(batch, ahead)
         through = partial(self.parallel.through, self._runs.compiled, batch)
         try:
-            losses, right = self._runs(through, partial(self.dense.score, batch), batch)
+            (losses, right), undo = self._runs(through, partial(self.dense.score, batch), batch)
         except NotCompiledError as error:
             self._give_up(str(error))
             return self.dense.forward(batch, ahead)
-        return RowsScored(DenseScored(losses, losses.detach(), right, self.parallel), self.report)
+        scored = DenseScored(losses, losses.detach(), right, self.parallel)
+        return RowsScored(scored, self.report, partial(self._again, batch, ahead, undo))
+
+    def _again(self, batch: Any, ahead: Ahead, undo: Callable[[], None]) -> Scored:
+        """The losses of a batch whose compiled backward failed, without torch.compile."""
+        self._give_up(self.report.plain or "its compiled backward failed")
+        undo()
+        return self.dense.forward(batch, ahead)
 
     def _look_at_other_ranks(self, batch: Any) -> None:
         """Run dense where a pass is one of all ranks, or where there is nothing to compute."""
         if self.parallel.shares_statistics():
             self._give_up("SyncBatchNorm in training couples the samples of all ranks")
-        elif _length(batch) == 0:
+        elif length_of(batch) == 0:
             self.report.say("this rank has no samples")
 
     def _give_up(self, reason: str) -> None:
@@ -112,21 +125,29 @@ class RowsEngine(Stateless):
 class RowsScored(Around):
     """Losses with a graph whose backward reads off its incoming gradient which rows to run."""
 
+    inner: DenseScored
     report: BackwardReport
+    again: Callable[[], Scored]
 
     def backward(self, kept: Kept) -> Computed:
         """Back-propagate through the kept rows, or all where that is not exact."""
         passes, skipping = self.report.passes, self.report.skipping
-        computed = self.inner.backward(kept)
+        model = self.inner.parallel.model
+        fresh = all(p.grad is None for p in model.parameters())
+        try:
+            computed = self.inner.backward(kept)
+        except BackwardFailedError:
+            if not fresh or self.inner.parallel.over_ranks:  # what a part of it has added cannot be taken back
+                raise
+            model.zero_grad(set_to_none=True)
+            return self.again().backward(kept)
         if self.report.passes == passes:
             self.report.say("the model could not be traced")
-        return computed._replace(engine="rows") if self.report.skipping > skipping else computed
+        if self.report.skipping == skipping:
+            return computed
+        whole = self.report.passes - passes > self.report.skipping - skipping
+        return computed._replace(engine="rows in part" if whole else "rows")
 
     def abandon(self) -> Computed:
         """Leave the pass."""
         return self.inner.abandon()._replace(engine="rows")
-
-
-def _length(batch: Any) -> int | None:
-    """Samples in a batch, as its first tensor tells."""
-    return next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), None)

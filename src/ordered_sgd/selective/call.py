@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from ordered_sgd.errors import message, warn
 from ordered_sgd.rewind import Buffers
 from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
-from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
+from ordered_sgd.selective.explain import EXACT, BackwardReport, NotCompiledError, hint_for
+from ordered_sgd.selective.versions import why_not
 
 
 class SelectiveCall:
@@ -25,11 +26,14 @@ class SelectiveCall:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.report = BackwardReport()
+        self.report = BackwardReport(hint=hint_for(model))
         backend = SelectiveBackend(self.report, eager_dropout=True)
         self._runs = CheckedRuns(model, Buffers(model), model._call_impl, backend)
         self._entered = Entered()
         _warn_if_not_entered(model, self._entered)
+        reason = why_not()
+        if reason is not None:
+            self._give_up(reason)
 
     @torch._dynamo.disable(recursive=False)  # type: ignore[untyped-decorator]  # an outer torch.compile runs this as it is
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -40,12 +44,12 @@ class SelectiveCall:
         self._entered.once = True
         forwards = self._runs.backend.forwards
         try:
-            outputs = self._runs(partial(self._runs.compiled, *args, **kwargs), plain, (args, kwargs))
+            outputs, _ = self._runs(partial(self._runs.compiled, *args, **kwargs), plain, (args, kwargs))
         except NotCompiledError as error:
             self._give_up(str(error))
             return plain()
         if self._runs.backend.forwards == forwards:
-            why = "as with a backward hook inside, or past its limit of recompiles"
+            why = "as with an LSTM or a backward hook inside, or past its limit of recompiles"
             self._give_up(f"torch.compile traced nothing, {why}")
         return outputs
 
@@ -55,7 +59,7 @@ class SelectiveCall:
 
     def _give_up(self, reason: str) -> None:
         self.report.plain = reason
-        remedy = "The gradient is exact, and no time is saved: call restore_backward(model) to silence this."
+        remedy = f"{EXACT} {self.report.hint}".strip()
         warn(message("selective_backward", "the model", "run selectively", reason, remedy))
 
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.agreement import agree
 from ordered_sgd.errors import first_line
-from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Buffers, Writes, device_of, random_state, restore_random_state
 from ordered_sgd.selective.couplings import check_rows
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
 from ordered_sgd.selective.rows_plan import is_random, make_plan
@@ -57,7 +57,7 @@ class SelectiveBackend:
         eager_dropout: bool = False,
     ) -> None:
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
-        self.graphs = self.forwards = 0
+        self.graphs = self.forwards = self._pieces = 0
         self.untied = False
         self._compile = aot_autograd(
             fw_compiler=self._forward,
@@ -68,7 +68,14 @@ class SelectiveBackend:
 
     def __call__(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         """The compiled graph."""
-        return self._compile(graph, inputs, **options)
+        self._pieces += 1
+        if self._pieces > MOST_PIECES:
+            raise NotCompiledError(f"torch.compile cuts it into more than {MOST_PIECES} pieces")
+        return _marking(self._compile(graph, inputs, **options), graph)
+
+    def begin(self) -> None:
+        """The model is about to be run."""
+        self._pieces = 0
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         drawn = _save_draws(joint)
@@ -121,6 +128,27 @@ def _reshape_views(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
+def _marking(run: Any, graph: fx.GraphModule) -> Any:
+    """The compiled graph, whose results tell a graph after it which of their dimensions is the batch."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    values = [node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in output.args[0]]
+    dims = {
+        i: dim
+        for i, value in enumerate(values)
+        if isinstance(value, Tensor)
+        for dim, size in enumerate(value.shape)
+        if isinstance(size, torch.SymInt)
+    }
+
+    def marked(*arguments: Any) -> Any:
+        results = run(*arguments)
+        for i, dim in dims.items():
+            torch._dynamo.maybe_mark_dynamic(results[i], dim)
+        return results
+
+    return marked if dims else run
+
+
 def _boxed(function: Any) -> Any:
     def run(arguments: list[Any]) -> Any:
         taken = list(arguments)
@@ -156,6 +184,7 @@ Outputs = TypeVar("Outputs")
 
 
 STEADY_AFTER = 8  # calls without a new graph
+MOST_PIECES = 32  # of a model whose forward torch.compile cannot trace in one: each takes a second or so to compile
 
 
 class CheckedRuns:
@@ -183,6 +212,7 @@ class CheckedRuns:
         recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
         changed = {"allow_rnn": True} if recurrent and nn.LSTM not in recurrent else {}
         changed["skip_nnmodule_hook_guards"] = False  # hooks may be added later
+        changed["allow_unspec_int_on_nn_module"] = True  # a counter of calls is not worth a graph for every value
         self._config = torch._dynamo.config.patch(changed)
         self._steady = 0  # calls since the last new graph
 
@@ -190,42 +220,62 @@ class CheckedRuns:
         """What the function returns, by compiled code."""
         return self._compiled(*arguments, **named)
 
-    def __call__(self, run: Callable[[], Outputs], reference: Callable[[], Any], batch: Any) -> Outputs:
-        """What `run`, which calls `compiled` with the batch, returns.
+    def __call__(
+        self, run: Callable[[], Outputs], reference: Callable[[], Any], batch: Any
+    ) -> tuple[Outputs, Callable[[], None]]:
+        """What `run`, which calls `compiled` with the batch, returns, and a function that undoes the run.
 
         Raises `NotCompiledError`, with everything as before, where it cannot be compiled or differs from `reference`,
         the same without torch.compile.
         """
+        undo = partial(self._rewind, random_state(device_of(self._buffers.model)), self._buffers.save())
+        first = self.backend.graphs == 0 and not _saves_elsewhere()
+        expected = self._expected(reference, undo) if first else None
         mark_batch(batch)
-        before = random_state(device_of(self._buffers.model)), self._buffers.save()
+        self.backend.begin()
         graphs, forwards = self.backend.graphs, self.backend.forwards
         self._steady += 1
         try:
             with self._settings():
                 outputs = run()
         except Exception as error:
-            if not (_from_compiler(error) or isinstance(error, NotCompiledError)):
+            if _saves_elsewhere():
                 raise
-            self._rewind(*before)
+            undo()
+            if not (first or _from_compiler(error)):
+                self._expected(reference, undo)  # raises what the model itself raises
             cause = getattr(error, "inner_exception", None) or error  # the backend's own, if that is where it failed
             raise NotCompiledError(f"the model could not be compiled ({first_line(cause)})") from error
         if self.backend.forwards == forwards:  # what was run is the model itself: past the limit of recompiles, say
-            return outputs
+            return outputs, undo
         if self.backend.graphs == graphs or _saves_elsewhere():
-            return outputs
+            return outputs, undo
         self._steady = 0
-        self._rewind(*before)
         if self.backend.untied and not self._tied:
             self._tied = True
             self._compiled = torch.compile(_with_code_of_its_own(partial(_tied, self._function)), backend=self.backend)
+            undo()
             return self(run, reference, batch)
-        with torch.no_grad():
-            same = _agree(outputs, reference())
-        self._rewind(*before)
-        if not same:
+        if expected is None:  # a later graph, which nobody could foresee
+            undo()
+            expected = self._expected(reference, undo)
+            with self._settings():
+                outputs = run()
+        if not _agree(outputs, expected):
+            undo()
             raise NotCompiledError("the compiled model gives other outputs")
-        with self._settings():
-            return run()  # once more, since buffers were written after the first time
+        return outputs, undo
+
+    def _expected(self, reference: Callable[[], Any], undo: Callable[[], None]) -> Any:
+        """The outputs of the model itself; everything is as before."""
+        writes = Writes(self._buffers.model)
+        with torch.no_grad(), writes:
+            expected = reference()
+        written = writes.undone()
+        undo()
+        if written is not None:
+            raise NotCompiledError(f"a pass changes the parameter {written!r}")
+        return expected
 
     @contextmanager
     def _settings(self) -> Iterator[None]:

@@ -9,14 +9,10 @@ from torch import Tensor, fx
 
 from ordered_sgd.agreement import differences, largest_difference, rounding
 from ordered_sgd.errors import first_line
-from ordered_sgd.selective.generic import DRAWS, KEPT, Draw, Replayed, one_rounding_off
+from ordered_sgd.generic_position import KEPT, ROUNDINGS, TOLERANCE
+from ordered_sgd.selective.generic import DRAWS, Draw, Replayed, one_rounding_off
 from ordered_sgd.selective.rows_plan import BatchDim
-from ordered_sgd.selective.split import SplitBackward, gather, scatter, sizes_of
-
-_TOLERANCE = 1e-10  # in float64; models of the engine contracts without a coupling differ by less than 3e-13
-
-# what operators raise on shapes, dtypes or positions that they do not take
-_FAILURES = (RuntimeError, LookupError, TypeError, ValueError)
+from ordered_sgd.selective.split import FAILURES, SplitBackward, gather, scatter, sizes_of
 
 Run = Callable[..., Any]
 
@@ -25,7 +21,7 @@ def check_rows(backward: SplitBackward, arguments: Any, rows: Tensor) -> str | N
     """Why the gradient of some rows is not that of the whole graph; None if it is."""
     try:
         return _check_generic(backward, arguments) or _check_saved(backward, arguments, rows)
-    except _FAILURES as error:
+    except FAILURES as error:
         return f"the backward cannot run on some rows ({first_line(error)})"
 
 
@@ -33,7 +29,7 @@ def _check_generic(backward: SplitBackward, arguments: Any) -> str | None:
     """Why the two gradients differ, or cannot be compared, in generic position; None if they agree."""
     try:
         return _compare_draws(backward, arguments, wide=True)
-    except _FAILURES:  # an operator without float64, such as flash attention on a GPU
+    except FAILURES:  # an operator without float64, such as flash attention on a GPU
         return _compare_draws(backward, arguments, wide=False)
 
 
@@ -59,8 +55,7 @@ def _compare_draw(backward: SplitBackward, arguments: Any, draw: Draw) -> str | 
     rows = torch.tensor(KEPT, device=arguments[backward.plan.batch[0]].device)
     expected = run(*tried)
     errors = differences(backward.of_rows(tried, rows, run), expected)
-    # a result may also differ by a few times what one rounding error of the inputs does to it
-    tolerance, roundings = (_TOLERANCE, 100) if draw.wide else (rounding(backward.plan.dtype) / 50, 10)
+    tolerance, roundings = (TOLERANCE, ROUNDINGS) if draw.wide else (rounding(backward.plan.dtype) / 50, 10)
     beyond = {i: error for i, error in errors.items() if error > tolerance}
     if beyond:
         # A gradient that is zero but for rounding differs by its own size, and so it does after a rounding error.

@@ -3,13 +3,28 @@
 import logging
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from ordered_sgd.errors import message, warn
 
 log = logging.getLogger("ordered_sgd")
 
+EXACT = "The gradient is exact, and no time is saved: call restore_backward(model) to silence this."
+
+
+def hint_for(model: nn.Module) -> str:
+    """Where to put the batch, for a model whose inputs may have time in its place; else empty."""
+    if all(getattr(module, "batch_first", True) for module in model.modules()):
+        return ""
+    return "If time is the first dimension of the inputs (batch_first=False), put the batch first."
+
 
 class NotCompiledError(Exception):
     """Why the compiled function cannot be used."""
+
+
+class BackwardFailedError(RuntimeError):
+    """Compiled code of a backward pass failed, and the model itself may not."""
 
 
 @dataclass
@@ -22,6 +37,8 @@ class BackwardReport:
         Who ran them, for messages.
     remedy : str
         What a warning of samples that influence each other advises.
+    hint : str
+        What to look at first where no samples can be left out.
     passes : int
         Backward passes, one for each traced part of the model.
     skipping : int
@@ -37,7 +54,8 @@ class BackwardReport:
     """
 
     name: str = "selective_backward"
-    remedy: str = "The gradient is exact, and no time is saved: call restore_backward(model) to silence this."
+    remedy: str = EXACT
+    hint: str = ""
     passes: int = 0
     skipping: int = 0
     rows: int = 0
@@ -68,7 +86,7 @@ class BackwardReport:
 
     def warn_of(self, coupling: str) -> None:
         """Warn that samples influence each other."""
-        warn(message(self.name, "samples", "not influence each other", coupling, self.remedy))
+        warn(message(self.name, "samples", "not influence each other", coupling, f"{self.remedy} {self.hint}".strip()))
 
     def __str__(self) -> str:
         if self.plain is not None:
@@ -78,4 +96,4 @@ class BackwardReport:
         share = f"{100 * self.rows / self.samples:.0f} % of the samples" if self.samples else "whole batches"
         text = f"{self.passes} backward passes computed {share}; {self.skipping} of them left samples out."
         why = "".join(f"\nWhole batch, {count} times: {reason}" for reason, count in self.reasons.items())
-        return text + why
+        return text + why + (f"\n{self.hint}" if why and self.hint else "")

@@ -13,16 +13,10 @@ import torch
 from torch import Tensor, fx
 
 from ordered_sgd.agreement import is_inexact
+from ordered_sgd.generic_position import KEPT, SAMPLES, WIDER, positive, sketch, widened
 from ordered_sgd.selective.rows_plan import BatchDim, RowsPlan
 from ordered_sgd.selective.split import SplitBackward, gather, scatter, sizes_of
 
-SAMPLES = 6
-# Not symmetric: pairs of neighbours, halves and a reversed batch must not look the same among the kept rows.
-KEPT = (1, 2, 4)
-WIDER = {
-    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
-    torch.complex64: torch.complex128,
-}
 _EQUALITY = (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor)
 
 
@@ -55,8 +49,8 @@ class Replayed(fx.Interpreter):
         """What a node computes."""
         value = super().run_node(n)
         if self._wide:
-            value = fx.node.map_aggregate(value, _widened)
-        return _sketch(value) if n in self._sketched and isinstance(value, Tensor) else value
+            value = fx.node.map_aggregate(value, widened)
+        return sketch(value) if n in self._sketched and isinstance(value, Tensor) else value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """What an operator computes."""
@@ -69,19 +63,6 @@ class Replayed(fx.Interpreter):
 
 def _wider_dtype(value: Any) -> Any:
     return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
-
-
-def _widened(value: Any) -> Any:
-    return value.to(WIDER[value.dtype]) if isinstance(value, Tensor) and value.dtype in WIDER else value
-
-
-def _sketch(gradient: Tensor) -> Tensor:
-    """A gradient times a random vector, which is the same for the same shape."""
-    if gradient.dim() < 2:
-        return gradient
-    rows = gradient.flatten(1)
-    vector = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(rows.shape[1]), dtype=torch.float64)
-    return rows @ vector.to(rows)
 
 
 def _batch_norm_backward(target: Any, args: Any, kwargs: Any) -> Any:
@@ -138,7 +119,7 @@ class Draw:
                 if i in plan.tangents:
                     chosen.append(self._tangent(argument, how, values, generator))
                 elif i in as_saved or (self.kind == "parameters" and isinstance(how, BatchDim)):
-                    chosen.append(_widened(argument) if self.wide else argument)
+                    chosen.append(widened(argument) if self.wide else argument)
                 else:
                     chosen.append(self._noise(argument, generator, scaled=how is None))
         return chosen
@@ -149,7 +130,7 @@ class Draw:
             return (torch.rand(saved.shape, generator=generator) < 0.5).to(saved.device)
         if not is_inexact(saved):
             return saved
-        noise = self._like(saved).copy_(_drawn(_positive, saved, generator))
+        noise = self._like(saved).copy_(_drawn(positive, saved, generator))
         if self.kind == "signed" and not saved.is_complex():
             noise.copysign_(saved)
         # a product with many weights must not grow from layer to layer
@@ -173,10 +154,6 @@ def _drawn(draw: Callable[..., Tensor], like: Tensor, generator: torch.Generator
     """Random numbers in the shape of a tensor; complex ones where the tensor is complex."""
     parts = [draw(like.shape, generator=generator) for _ in range(1 + like.is_complex())]
     return torch.complex(*parts) if like.is_complex() else parts[0]
-
-
-def _positive(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator).mul_(0.5).add_(0.25)
 
 
 def one_rounding_off(arguments: list[Any], plan: RowsPlan) -> list[Any]:

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, first_line, message
 from ordered_sgd.selection import select_rows
-from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.selective.explain import BackwardFailedError, BackwardReport
 from ordered_sgd.selective.rows_plan import BatchDim, RowsPlan
 
 _LOOK_FIRST = 64  # elements of a row: nearly always enough to see that it has a gradient
+
+# what operators raise on shapes, dtypes or positions that they do not take
+FAILURES = (RuntimeError, LookupError, TypeError, ValueError)
 
 Check = Callable[["SplitBackward", Any, Tensor], str | None]
 
@@ -50,22 +53,42 @@ class SplitBackward:
         plan, reason = self.plan, self.plan.reason
         if reason is not None:
             self.report.whole(reason)
-            return self.graph(*arguments)
+            return self._whole(arguments)
         s = self.batch_size(arguments)
         rows = rows_with_gradient(arguments, plan, s)
         if rows is None or rows.shape[0] == s:
             self.report.whole("an output without the batch dimension has a gradient" if rows is None else None, s)
-            return self.graph(*arguments)
+            return self._whole(arguments)
         if rows.shape[0] == 0:  # as on a rank that keeps none: a row, whose gradient is zero
             rows = torch.zeros(1, dtype=torch.int64, device=rows.device)
         if self._calls == 0 or (self._verify_every and self._calls % self._verify_every == 0):
             plan.reason = self._check(self, arguments, rows)
         self._calls += 1
-        if plan.reason is not None:
-            self.report.whole(plan.reason)
+        if plan.reason is None:
+            try:
+                results = self.of_rows(arguments, rows)
+            except FAILURES as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                plan.reason = f"the backward cannot run on some rows ({first_line(error)})"
+            else:
+                self.report.some(rows.shape[0], s)
+                return results
+        self.report.whole(plan.reason)
+        return self._whole(arguments)
+
+    def _whole(self, arguments: Any) -> Any:
+        """The results of the whole graph; if it fails, the model is plain from its next call on."""
+        try:
             return self.graph(*arguments)
-        self.report.some(rows.shape[0], s)
-        return self.of_rows(arguments, rows)
+        except FAILURES as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self.report.plain = f"its compiled backward failed ({first_line(error)})"
+            raise BackwardFailedError(
+                f"{self.report.name}: the compiled backward failed ({first_line(error)}). The model runs as without it "
+                "from its next call on; restore_backward(model) does so at once."
+            ) from error
 
     def batch_size(self, arguments: Any) -> int:
         """Samples in the batch, as the arguments have it."""
