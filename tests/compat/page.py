@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 RECORD, PAGE = ROOT / "docs" / "records" / "models.json", ROOT / "docs" / "models.md"
 KEPT = ("ran", "error", "why", "share", "failed", "warnings")  # of an observation; the rest depends on the machine
 BETWEEN = re.compile(r"(?<=<!-- models -->\n).*?(?=<!-- /models -->)", flags=re.DOTALL)
-SELECTIVE = ("rows", "twopass")
+IN_PART = "rows in part"
+SELECTIVE = ("rows", "twopass", IN_PART)
 WAYS = ("auto", "rows", "selective")
 
 
@@ -64,8 +65,8 @@ def tables(record: dict[str, Any]) -> str:
 
 
 def _summary(models: Sequence[dict[str, Any]]) -> str:
-    head = "| | models | coupled | not observed | others | selective under `auto` | largest error |"
-    lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
+    head = "| | models | coupled | not observed | others | selective under `auto` | of them in part | largest error |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     groups = {"looked at": False, "set aside": True}
     for title, aside in groups.items():
         group = [one for one in models if one["set_aside"] == aside]
@@ -80,6 +81,7 @@ def _summary(models: Sequence[dict[str, Any]]) -> str:
             failed,
             len(apart),
             share,
+            sum(one["auto"]["ran"] == IN_PART for one in chosen),
             _error(max(map(error_of, group), default=0.0)),
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")

@@ -136,3 +136,56 @@ def test_a_model_that_asserts_the_layout_of_its_images_gets_them_as_they_are() -
     step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), torch.optim.SGD(model.parameters(), lr=0.1), q=4)
     for _ in range(2):
         assert step(torch.randn(16, 3, 8, 8), torch.arange(16) % 4).q == 4
+
+
+class Sentences(nn.Module):
+    """Classifies sentences by the last state of a recurrent layer."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: float) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(100, 32), nn.Linear(64, 5)
+        self.layer = kind(32, 64, batch_first=True, **options)  # type: ignore[arg-type, call-arg]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(self.embedding(x))[0][:, -1])
+        return out
+
+
+RECURRENT = [
+    (nn.LSTM, {}, "twopass"),
+    (nn.LSTM, {"num_layers": 2, "dropout": 0.3}, "twopass"),
+    (nn.GRU, {}, "twopass"),
+    (nn.GRU, {"num_layers": 2, "dropout": 0.3}, "dense"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "engine"), RECURRENT)
+def test_recurrent_layers_run_in_two_passes_with_the_dense_gradient(
+    kind: type[nn.RNNBase], options: dict[str, float], engine: str
+) -> None:
+    found = []
+    for one in ("auto", "dense"):
+        torch.manual_seed(0)
+        model = Sentences(kind, **options)
+        step = OrderedStep(
+            model, nn.CrossEntropyLoss(reduction="none"), torch.optim.SGD(model.parameters(), lr=0.1), q=8, engine=one
+        )
+        torch.manual_seed(1)
+        ran = [step(torch.randint(100, (32, 40)), torch.randint(5, (32,))).engine for _ in range(4)]
+        found.append([*model.parameters()])
+        if one == "auto":
+            assert ran == ["dense", *[engine] * 3]  # the first step is counted
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_two_passes_are_left_where_they_do_not_pay() -> None:
+    torch.manual_seed(0)
+    model = Sentences(nn.LSTM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = OrderedStep(model, nn.CrossEntropyLoss(reduction="none"), optimizer, q=Listed((8, 24, 8)))
+    ran = []
+    for _ in range(3):
+        ran += [step(torch.randint(100, (32, 40)), torch.randint(5, (32,))).engine for _ in range(2)]
+        step.end_epoch()
+    assert ran == ["dense", "twopass", "dense", "dense", "twopass", "twopass"]

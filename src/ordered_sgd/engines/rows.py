@@ -84,6 +84,8 @@ class RowsEngine(Stateless):
         if self._instead is not None:
             return self._instead.why or self.parallel.why_not_rows
         reason = next(reversed(self.report.reasons), None)
+        if reason is None and self.report.eager:
+            reason = "torch.compile leaves a part of the model alone"
         return reason if reason is None or not self.report.hint else f"{reason}. {self.report.hint}"
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
@@ -145,7 +147,7 @@ class RowsScored(Around):
             self.report.say("the model could not be traced")
         if self.report.skipping == skipping:
             return computed
-        whole = self.report.passes - passes > self.report.skipping - skipping
+        whole = self.report.eager or self.report.passes - passes > self.report.skipping - skipping
         return computed._replace(engine="rows in part" if whole else "rows")
 
     def abandon(self) -> Computed:

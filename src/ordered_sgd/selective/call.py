@@ -28,7 +28,7 @@ class SelectiveCall:
         self.model = model
         self.report = BackwardReport(hint=hint_for(model))
         backend = SelectiveBackend(self.report, eager_dropout=True)
-        self._runs = CheckedRuns(model, Buffers(model), model._call_impl, backend)
+        self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
         self._entered = Entered()
         _warn_if_not_entered(model, self._entered)
         reason = why_not()
@@ -44,7 +44,8 @@ class SelectiveCall:
         self._entered.once = True
         forwards = self._runs.backend.forwards
         try:
-            outputs, _ = self._runs(partial(self._runs.compiled, *args, **kwargs), plain, (args, kwargs))
+            batch = (args, kwargs)
+            outputs, _ = self._runs(partial(self._runs.compiled, batch), plain, batch)
         except NotCompiledError as error:
             self._give_up(str(error))
             return plain()
@@ -61,6 +62,11 @@ class SelectiveCall:
         self.report.plain = reason
         remedy = f"{EXACT} {self.report.hint}".strip()
         warn(message("selective_backward", "the model", "run selectively", reason, remedy))
+
+
+def _call(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    args, kwargs = batch
+    return model._call_impl(*args, **kwargs)
 
 
 @dataclass

@@ -3,8 +3,9 @@
 import logging
 import operator
 import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.agreement import agree
@@ -20,7 +21,7 @@ from ordered_sgd.errors import first_line
 from ordered_sgd.rewind import Buffers, Writes, device_of, random_state, restore_random_state
 from ordered_sgd.selective.couplings import check_rows
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
-from ordered_sgd.selective.rows_plan import is_random, make_plan
+from ordered_sgd.selective.rows_plan import NO_SYMBOL, is_random, make_plan
 from ordered_sgd.selective.split import SplitBackward
 
 
@@ -46,6 +47,8 @@ class SelectiveBackend:
         Forward graphs that were run.
     untied : bool
         Whether a graph whose inputs have batch sizes of their own needs to know that they are equal.
+    fixed : bool
+        Whether a graph has a number in place of the batch size, as one behind a part that is not traced.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class SelectiveBackend:
     ) -> None:
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
         self.graphs = self.forwards = self._pieces = 0
-        self.untied = False
+        self.untied = self.fixed = False
         self._compile = aot_autograd(
             fw_compiler=self._forward,
             bw_compiler=self._backward,
@@ -84,7 +87,7 @@ class SelectiveBackend:
             raise NotCompiledError("random numbers of a checkpoint would be drawn twice")
         # the graph is copied before it is compiled, so the plan must travel with it
         plan = backward.meta["rows_plan"] = make_plan(forward, backward, batchnorm=self._batchnorm)
-        self.untied = self.untied or plan.untied
+        self.untied, self.fixed = self.untied or plan.untied, self.fixed or plan.reason == NO_SYMBOL
         return forward, backward
 
     def _forward(self, graph: fx.GraphModule, inputs: Any) -> Any:
@@ -182,6 +185,12 @@ DROPOUT = {
 
 Outputs = TypeVar("Outputs")
 
+# nodes of autograd: compiled graphs, parameters, and views that AOTAutograd makes of a graph's results
+_COMPILED = re.compile(
+    r"(CompiledFunction|.*AccumulateGrad|(\w*View|Alias|T|Transpose|Permute|Slice|Select|Split|Squeeze|Unsqueeze|Expand|"
+    r"AsStrided|Detach)(WithSizes)?Backward)"
+)
+
 
 STEADY_AFTER = 8  # calls without a new graph
 MOST_PIECES = 32  # of a model whose forward torch.compile cannot trace in one: each takes a second or so to compile
@@ -197,16 +206,16 @@ class CheckedRuns:
     buffers
         Of the model and what else is run: they, too, are as after a single run.
     function
-        Calls the model with what it is given.
+        Calls the model with a batch.
     backend
         Compiles the function.
     """
 
     def __init__(
-        self, model: nn.Module, buffers: Buffers, function: Callable[..., Any], backend: SelectiveBackend
+        self, model: nn.Module, buffers: Buffers, function: Callable[[Any], Any], backend: SelectiveBackend
     ) -> None:
         self.backend, self._buffers = backend, buffers
-        self._function, self._tied = function, False
+        self._function, self._tied, self._resized = function, False, False
         self._compiled = torch.compile(_with_code_of_its_own(function), backend=backend)
         # LSTM on the CPU cannot be traced; with it in the model torch's default, a graph break, is right
         recurrent = {type(module) for module in model.modules() if isinstance(module, nn.RNNBase)}
@@ -216,9 +225,9 @@ class CheckedRuns:
         self._config = torch._dynamo.config.patch(changed)
         self._steady = 0  # calls since the last new graph
 
-    def compiled(self, *arguments: Any, **named: Any) -> Any:
+    def compiled(self, batch: Any) -> Any:
         """What the function returns, by compiled code."""
-        return self._compiled(*arguments, **named)
+        return self._compiled(batch)
 
     def __call__(
         self, run: Callable[[], Outputs], reference: Callable[[], Any], batch: Any
@@ -256,6 +265,14 @@ class CheckedRuns:
             self._compiled = torch.compile(_with_code_of_its_own(partial(_tied, self._function)), backend=self.backend)
             undo()
             return self(run, reference, batch)
+        if self.backend.fixed and not self._resized:
+            self._resized = True
+            undo()
+            self._run_smaller(batch)
+            undo()
+            with self._settings():
+                outputs = run()
+        self.backend.report.eager = not _traced(outputs, batch)
         if expected is None:  # a later graph, which nobody could foresee
             undo()
             expected = self._expected(reference, undo)
@@ -265,6 +282,21 @@ class CheckedRuns:
             undo()
             raise NotCompiledError("the compiled model gives other outputs")
         return outputs, undo
+
+    def _run_smaller(self, batch: Any) -> None:
+        """Run all samples but one: a size that has changed once gets a symbol in every graph."""
+        s = next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0), 0)
+        if s < 3:  # sizes of 0 and 1 never have a symbol
+            return
+
+        def part(leaf: Any) -> Any:
+            has_batch = isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == s
+            return leaf[:-1] if has_batch else leaf
+
+        smaller = tree_map(part, batch)
+        mark_batch(smaller)
+        with suppress(Exception), self._settings():  # whatever a model raises of a batch size that it does not expect
+            self.compiled(smaller)
 
     def _expected(self, reference: Callable[[], Any], undo: Callable[[], None]) -> Any:
         """The outputs of the model itself; everything is as before."""
@@ -297,23 +329,38 @@ class CheckedRuns:
         self._buffers.load(saved)
 
 
-def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_code_of_its_own(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function with a new code object: torch.compile counts recompiles per code object, over all models."""
 
-    def run(*arguments: Any, **named: Any) -> Any:
-        return function(*arguments, **named)
+    def run(batch: Any) -> Any:
+        return function(batch)
 
     run.__code__ = run.__code__.replace()
     return run
 
 
-def _tied(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _tied(function: Callable[[Any], Any], batch: Any) -> Any:
     """What the function returns, traced with the knowledge that inputs of equal batch size have one batch."""
-    tensors = [leaf for leaf in tree_leaves((arguments, named)) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
     for tensor in tensors[1:]:
         if tensor.shape[0] == tensors[0].shape[0]:  # comparing is enough: torch.compile adds a guard for the answer
             continue
-    return function(*arguments, **named)
+    return function(batch)
+
+
+def _traced(outputs: Any, batch: Any) -> bool:
+    """Whether all that leads from the batch to the outputs was computed by compiled graphs, but for views of them."""
+    inputs = {leaf.grad_fn for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)}
+    waiting = {leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)} - inputs - {None}
+    seen = set(waiting)
+    while waiting:
+        node: Any = waiting.pop()
+        if not _COMPILED.match(node.name()):
+            return False
+        before = {function for function, _ in node.next_functions} - seen - inputs - {None}
+        seen |= before
+        waiting |= before
+    return True
 
 
 def _saves_elsewhere() -> bool:

@@ -49,6 +49,8 @@ class BackwardReport:
         Samples in the batches of those passes.
     reasons : dict of str to int
         Why a pass could not leave samples out, and how often.
+    eager : bool
+        Whether torch.compile leaves a part of the model alone, which is then computed for all samples.
     plain : str or None
         Why the model runs as without `selective_backward`; None if it does not.
     """
@@ -61,6 +63,7 @@ class BackwardReport:
     rows: int = 0
     samples: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    eager: bool = False
     plain: str | None = None
 
     def some(self, rows: int, s: int) -> None:
@@ -95,5 +98,6 @@ class BackwardReport:
             return "No backward pass yet."
         share = f"{100 * self.rows / self.samples:.0f} % of the samples" if self.samples else "whole batches"
         text = f"{self.passes} backward passes computed {share}; {self.skipping} of them left samples out."
+        text += " A part of the model is not traced, and computes them all." if self.eager else ""
         why = "".join(f"\nWhole batch, {count} times: {reason}" for reason, count in self.reasons.items())
         return text + why + (f"\n{self.hint}" if why and self.hint else "")

@@ -22,6 +22,9 @@ _POOL = "aten.max_pool2d_with_indices_backward"
 _BATCH_NORM = ("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 
 
+NO_SYMBOL = "the batch has no symbolic dimension"
+
+
 class NoPlanError(Exception):
     """Why the backward cannot be run for some rows only."""
 
@@ -166,7 +169,7 @@ def _batch_symbol(tangents: Sequence[fx.Node], primals: Sequence[fx.Node]) -> sy
             found = [size] if isinstance(size, sympy.Symbol) else sorted(size.free_symbols & known, key=str)
             if found:
                 return found[0]
-    raise NoPlanError("the batch has no symbolic dimension")
+    raise NoPlanError(NO_SYMBOL)
 
 
 def _first_symbols(primals: Sequence[fx.Node]) -> set[sympy.Symbol]:

@@ -57,11 +57,11 @@ def self_test() -> str | None:
 def _tried(model: nn.Module, *, apart: bool) -> str | None:
     report = BackwardReport(name="self-test")
     report.warn_of = lambda coupling: None  # type: ignore[method-assign]  # one of the models is coupled
-    runs = CheckedRuns(model, Buffers(model), model._call_impl, SelectiveBackend(report, eager_dropout=True))
+    runs = CheckedRuns(model, Buffers(model), model, SelectiveBackend(report, eager_dropout=True))
     parameters = list(model.parameters())
     for s, rows in ((8, [1, 2, 6]), (8, [5]), (6, [0, 3])):
         x, random = torch.randn(s, 5, 8, dtype=torch.float64), torch.get_rng_state()
-        outputs, _ = runs(partial(runs.compiled, x), partial(model, x), (x,))
+        outputs, _ = runs(partial(runs.compiled, x), partial(model, x), x)
         found = torch.autograd.grad(outputs[rows].square().sum(), parameters)
         torch.set_rng_state(random)
         expected = torch.autograd.grad(model(x)[rows].square().sum(), parameters)
