@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd import OrderedStep, explain_backward, ordered_mean, selective_backward
-from ordered_sgd.selective.compiler import CheckedRuns
+from ordered_sgd.selective.runs import CheckedRuns
 from ordered_sgd.selective.split import SplitBackward
 from tests.step_parts import CE, batch, same, sgd, weights
 

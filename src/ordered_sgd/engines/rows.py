@@ -61,7 +61,8 @@ class RowsEngine(Stateless):
 
     def __init__(self, parts: Parts, options: Rows) -> None:
         # torch's compiler takes seconds to load
-        from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
+        from ordered_sgd.selective.compiler import SelectiveBackend
+        from ordered_sgd.selective.runs import CheckedRuns
         from ordered_sgd.selective.versions import why_not
 
         self.dense = DenseEngine(parts)

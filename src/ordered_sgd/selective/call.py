@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ordered_sgd.errors import message, warn
 from ordered_sgd.rewind import Buffers
-from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
+from ordered_sgd.selective.compiler import SelectiveBackend
 from ordered_sgd.selective.explain import EXACT, BackwardReport, NotCompiledError, hint_for
+from ordered_sgd.selective.runs import CheckedRuns
 from ordered_sgd.selective.versions import why_not
 
 

@@ -11,7 +11,7 @@ from ordered_sgd.agreement import differences, largest_difference, rounding
 from ordered_sgd.errors import first_line
 from ordered_sgd.generic_position import KEPT, ROUNDINGS, TOLERANCE
 from ordered_sgd.selective.generic import DRAWS, Draw, Replayed, one_rounding_off
-from ordered_sgd.selective.rows_plan import BatchDim
+from ordered_sgd.selective.places import BatchDim
 from ordered_sgd.selective.split import FAILURES, SplitBackward, gather, scatter, sizes_of
 
 Run = Callable[..., Any]

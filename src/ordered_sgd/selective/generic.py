@@ -14,7 +14,8 @@ from torch import Tensor, fx
 
 from ordered_sgd.agreement import is_inexact
 from ordered_sgd.generic_position import KEPT, SAMPLES, WIDER, positive, sketch, widened
-from ordered_sgd.selective.rows_plan import BatchDim, RowsPlan
+from ordered_sgd.selective.places import BatchDim
+from ordered_sgd.selective.rows_plan import RowsPlan
 from ordered_sgd.selective.split import SplitBackward, gather, scatter, sizes_of
 
 _EQUALITY = (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor)

@@ -13,7 +13,8 @@ from torch import Tensor, fx
 from ordered_sgd.errors import ArgumentError, first_line, message
 from ordered_sgd.selection import select_rows
 from ordered_sgd.selective.explain import BackwardFailedError, BackwardReport
-from ordered_sgd.selective.rows_plan import BatchDim, RowsPlan
+from ordered_sgd.selective.places import BatchDim
+from ordered_sgd.selective.rows_plan import RowsPlan
 
 _LOOK_FIRST = 64  # elements of a row: nearly always enough to see that it has a gradient
 

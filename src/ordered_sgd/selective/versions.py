@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from ordered_sgd.errors import first_line
 from ordered_sgd.rewind import Buffers
-from ordered_sgd.selective.compiler import CheckedRuns, SelectiveBackend
+from ordered_sgd.selective.compiler import SelectiveBackend
 from ordered_sgd.selective.explain import BackwardReport
+from ordered_sgd.selective.runs import CheckedRuns
 
 TESTED = ("2.13",)
 
