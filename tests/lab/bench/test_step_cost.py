@@ -13,7 +13,8 @@ from ordered_sgd.lab.bench import probe as probes
 from ordered_sgd.lab.bench.opponents import call, draw_by_rank, new_optimizer, selective_backprop_step, sgd_step
 from ordered_sgd.lab.bench.probe import Probe, peak_bytes, probe_apart, saved_bytes
 from ordered_sgd.lab.bench.step_cost import LIMIT_A, LIMIT_B, BenchPlan, StepRow, default_qs, machine, measure, rows_at
-from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SELECTIVE, SGD, Subjects
+from ordered_sgd.lab.bench.subjects import BACKPROP, EXACT, ROWS, SELECTIVE, SGD, Subjects
+from ordered_sgd.lab.bench.timing import measurements
 from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
 from ordered_sgd.selective import explain_backward
 
@@ -30,7 +31,7 @@ def measured() -> tuple[list[list[StepRow]], int, list[tuple[str, str, int]]]:
     def tick() -> None:
         ticked[0] += 1
 
-    def fake(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
+    def fake(model: str, row: str, *, s: int, q: int, threads: int, device: str) -> Probe:
         asked.append((model, row, q))
         return Probe(saved_bytes=q, peak_bytes=None, compile_seconds=0.0)
 
@@ -103,6 +104,30 @@ def test_selective_backprop_stands_at_half_only() -> None:
     assert [q for q in default_qs(64) if BACKPROP in rows_at(64, q)] == [32]
     assert rows_at(64, 32, (SGD, "rows")) == [SGD, "rows"]
     assert default_qs(8) == (8, 4, 2, 1)
+
+
+def test_an_exact_step_has_the_gradient_of_autograd_and_a_wrong_one_is_noticed(measured) -> None:
+    for column in measured[0]:
+        assert {row.row for row in column if row.error is not None} == set(EXACT)
+        assert max(row.error for row in column if row.error is not None) < 1e-5
+    subjects = Subjects(WORKLOADS["logistic"], s=8, names=("dense",))
+    subjects.set_q(4)
+    subjects._dial.q = 3  # the step keeps one sample less than the reference
+    assert subjects.error("dense") > 0.01
+
+
+def test_the_clock_is_read_when_the_device_has_finished() -> None:
+    queued, now = [0], [0.0]
+
+    def finish() -> None:
+        now[0] += queued[0]
+        queued[0] = 0
+
+    def work() -> None:
+        queued[0] += 1
+
+    found = measurements({"a": work}, rounds=2, inner=3, settle=1, clock=lambda: now[0], finish=finish)
+    assert found == {"a": [1.0, 1.0]}
 
 
 def test_the_machine_is_named() -> None:

@@ -143,6 +143,9 @@ def test_the_tables_show_speed_limits_what_ran_and_costs() -> None:
         (("--rounds", "1"), "--rounds must be at least 2; got 1. Run: osgd bench step -h"),
         (("--threads", "1,0"), "--threads must be at least 1; got 0. Run"),
         (("--s", "0"), "--s must be at least 1; got 0. Run"),
+        (("--device", "nowhere"), "--device must be a device that torch can use here; got 'nowhere'. Install a torch"),
+        (("--device", "meta"), "--device must be a device that torch can use here; got 'meta'. Install a torch"),
+        (("--device", "cuda:99"), "--device must be a device that torch can use here; got 'cuda:99'. Install a torch"),
     ],
 )
 def test_a_wrong_call_is_refused_before_anything_is_measured(arguments: tuple[str, ...], text: str) -> None:
@@ -152,6 +155,20 @@ def test_a_wrong_call_is_refused_before_anything_is_measured(arguments: tuple[st
     head, _, tail = text.partition(".*")
     assert head in str(done.exception)
     assert tail in str(done.exception)
+
+
+def test_the_errors_of_gradients_are_shown_and_recorded(tmp_path: Path) -> None:
+    few = ("--models", "logistic", "--rows", "dense,twopass", "--s", "8", "--q", "4", "--threads", "1", "--rounds", "2")
+    done = run(*few, "--no-probe", "--device", "cpu", "--out", str(tmp_path / "b"))
+    assert done.exit_code == 0, done.output
+    title = "logistic: largest error of the gradient, relative to autograd's for the whole batch"
+    assert title in " ".join(done.output.split())
+    record = json.loads((tmp_path / "b.json").read_text())
+    errors = {row["row"]: row["error"] for row in record["rows"]}
+    assert errors.pop("dense") < 1e-5
+    assert errors.pop("twopass") < 1e-5
+    assert set(errors.values()) == {None}
+    assert "device" not in record["machine"]
 
 
 @pytest.mark.usefixtures("_without_measuring")

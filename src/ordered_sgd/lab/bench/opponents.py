@@ -101,4 +101,4 @@ def draw_by_rank(losses: Tensor, *, keep: float, generator: torch.Generator | No
     s = losses.shape[0]
     ranks = (torch.arange(s) + 0.5) / s
     drawn = torch.multinomial(ranks ** (1 / keep - 1), int(keep * s), generator=generator)
-    return losses.argsort().index_select(0, drawn)
+    return losses.argsort().index_select(0, drawn.to(losses.device))

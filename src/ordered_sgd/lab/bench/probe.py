@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ordered_sgd.errors import OrderedSGDError, message
 from ordered_sgd.lab.bench.opponents import first_rows, sgd_step
 from ordered_sgd.lab.bench.subjects import Subjects
+from ordered_sgd.lab.bench.timing import finisher
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 
 _FIRST, _STEADY = 3, 3  # steps in which an engine may still compile, and steps that are looked at
@@ -33,8 +35,9 @@ class Probe:
         What autograd keeps for backward: unique storages that are neither parameters nor buffers.
     peak_bytes
         Highest resident memory during steady steps above what is resident between them: activations and workspaces,
-        without the model, its gradients, the momentum and the libraries. None where the system does not tell (Linux
-        does). What a compiler needs in the first steps is not in it.
+        without the model, its gradients, the momentum and the libraries; on an accelerator the memory of torch's
+        allocator there. None where the system does not tell (Linux and CUDA do). What a compiler needs in the first
+        steps is not in it.
     compile_seconds
         What the first three steps took beyond three steady ones, in a fresh process whose libraries are warm: tracing,
         compiling and checking.
@@ -45,9 +48,9 @@ class Probe:
     compile_seconds: float
 
 
-def probe_apart(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
+def probe_apart(model: str, row: str, *, s: int, q: int, threads: int, device: str = "cpu") -> Probe:
     """The cost of a step, found in a new process: memory that others have left behind does not count."""
-    call = f"probe({model!r}, {row!r}, s={s}, q={q}, threads={threads})"
+    call = f"probe({model!r}, {row!r}, s={s}, q={q}, threads={threads}, device={device!r})"
     lines = ["import json, sys", "from dataclasses import asdict", "from ordered_sgd.lab.bench.probe import probe"]
     script = "\n".join([*lines, f"sys.stdout.write('\\n' + json.dumps(asdict({call})))"])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -59,7 +62,7 @@ def probe_apart(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
     return Probe(**json.loads(run.stdout.strip().split("\n")[-1]))
 
 
-def probe(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
+def probe(model: str, row: str, *, s: int, q: int, threads: int, device: str = "cpu") -> Probe:
     """The cost of a step, found in this process; see `probe_apart`.
 
     >>> costs = probe("logistic", "sgd", s=8, q=8, threads=1)
@@ -67,15 +70,16 @@ def probe(model: str, row: str, *, s: int, q: int, threads: int) -> Probe:
     True
     """
     torch.set_num_threads(threads)
-    workload = WORKLOADS[model]
-    subjects = Subjects(workload, s=s, names=(row,))
+    workload, finish = WORKLOADS[model], finisher(device)
+    subjects = Subjects(workload, s=s, names=(row,), device=device)
     subjects.set_q(q)
     call = subjects.calls[row]
     _warm_libraries(subjects)
-    first = [_seconds(call) for _ in range(_FIRST)]
+    first = [_seconds(call, finish) for _ in range(_FIRST)]
     subjects.warm()
     steady: list[float] = []
-    peak = peak_bytes(lambda: steady.extend(_seconds(call) for _ in range(_STEADY)))
+    measure = peak_bytes if torch.device(device).type == "cpu" else partial(peak_bytes_of_device, device)
+    peak = measure(lambda: steady.extend(_seconds(call, finish) for _ in range(_STEADY)))
     extra = sum(first) - _FIRST * statistics.median(steady)
     return Probe(saved_bytes(call, subjects.models[row]), peak, max(0.0, extra))
 
@@ -121,6 +125,18 @@ def peak_bytes(call: Callable[[], object]) -> int | None:
     return max(0, _resident("VmHWM") - before)
 
 
+def peak_bytes_of_device(device: str, call: Callable[[], object]) -> int | None:
+    """Highest memory that torch's allocator gave out on a device during a call above that before it, if it counts."""
+    module = torch.get_device_module(device)
+    if not hasattr(module, "max_memory_allocated"):
+        return None
+    before: int = module.memory_allocated(device)
+    module.reset_peak_memory_stats(device)
+    call()
+    highest: int = module.max_memory_allocated(device)
+    return max(0, highest - before)
+
+
 def _resident(field: str) -> int:
     """A field of the process' status, in bytes."""
     line = next(line for line in _STATUS.read_text().split("\n") if line.startswith(field + ":"))
@@ -137,7 +153,7 @@ def _return_free_memory() -> None:
 def _warm_libraries(subjects: Subjects) -> None:
     """Plain steps with s and q samples: what torch prepares for any training is not the engine's cost."""
     workload = subjects.workload
-    model = workload.build()
+    model = workload.build().to(subjects.device)
     optimizer = workload.optimizer(model)
     x, y = subjects.batches[0]
     for size in (subjects.s, subjects.q):
@@ -145,7 +161,9 @@ def _warm_libraries(subjects: Subjects) -> None:
         sgd_step(model, workload.mean_loss, optimizer, *part, max_grad_norm=workload.max_grad_norm)
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], finish: Callable[[], object]) -> float:
+    finish()
     start = time.perf_counter()
     call()
+    finish()
     return time.perf_counter() - start

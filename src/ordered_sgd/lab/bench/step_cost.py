@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from ordered_sgd.engines import ENGINES
-from ordered_sgd.errors import TrapWarning
+from ordered_sgd.errors import ArgumentError, TrapWarning, message
 from ordered_sgd.lab.bench.probe import Probe, probe_apart
 from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SGD, Subjects
-from ordered_sgd.lab.bench.timing import Timing, every, interleave, threads_of_torch
+from ordered_sgd.lab.bench.timing import Timing, every, finisher, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.lab.experiments.store import processor
 
@@ -61,6 +61,8 @@ class StepRow:
         Measurements of which it is the median.
     saved_bytes, peak_bytes, compile_seconds
         See `ordered_sgd.lab.bench.probe.Probe`; None where it was not asked for.
+    error
+        Of the gradient, against autograd's for the whole batch: see `ordered_sgd.lab.bench.subjects.Subjects.error`.
     """
 
     model: str
@@ -82,6 +84,7 @@ class StepRow:
     saved_bytes: int | None = None
     peak_bytes: int | None = None
     compile_seconds: float | None = None
+    error: float | None = None
 
 
 def default_qs(s: int) -> tuple[int, ...]:
@@ -109,6 +112,8 @@ class BenchPlan:
         Whether to find saved bytes, peak memory and compile seconds too, in a process for each.
     rows
         Kinds of step, from `ROWS`; ``sgd`` must be one of them, because speed-ups are over it.
+    device
+        Where models and batches are, as torch names it.
     """
 
     models: Sequence[str]
@@ -119,6 +124,7 @@ class BenchPlan:
     warmup: int = 2
     probe: bool = True
     rows: Sequence[str] = ROWS
+    device: str = "cpu"
 
     @property
     def ticks(self) -> int:
@@ -149,15 +155,36 @@ def measure(
                 continue
             with threads_of_torch(threads):
                 _forget_compiled()
-                subjects = Subjects(WORKLOADS[model], s=plan.s, names=tuple(plan.rows))
+                subjects = Subjects(WORKLOADS[model], s=plan.s, names=tuple(plan.rows), device=plan.device)
                 for q in qs:
                     found = _probes(plan, probes, model, q, tick) if plan.probe else {}
                     yield _column(plan, model, subjects, q, found, tick)
 
 
-def machine() -> dict[str, Any]:
-    """What figures of speed depend on: the processor, its threads and the versions."""
-    return {
+def check_device(name: str, where: str) -> None:
+    """Raise unless torch can train on the device here."""
+    try:
+        device = torch.device(name)
+        module = torch.get_device_module(device)
+        there = module.is_available() and (device.index or 0) < module.device_count()
+    except (RuntimeError, AttributeError):  # no device of torch, or not one to compute on
+        there = False
+    if not there:
+        remedy = "Install a torch that has it (https://pytorch.org), or leave --device out for the CPU."
+        raise ArgumentError(message(where, "--device", "be a device that torch can use here", repr(name), remedy))
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """What figures of speed depend on: the processor, its threads and the versions, and the accelerator if it is one.
+
+    >>> "device" in machine()
+    False
+    """
+    accelerator = {}
+    if torch.device(device).type != "cpu":
+        name = getattr(torch.get_device_module(device), "get_device_name", lambda _: device)(device)
+        accelerator = {"device": name, "device_type": torch.device(device).type, "cuda": torch.version.cuda}
+    return accelerator | {
         "processor": processor(),
         "cores": os.cpu_count(),
         "system": platform.system(),
@@ -171,16 +198,17 @@ def _column(
     plan: BenchPlan, model: str, subjects: Subjects, q: int, probes: Mapping[str, Probe], tick: Callable[[], object]
 ) -> list[StepRow]:
     """Every row for one q, measured in turn."""
-    names = rows_at(plan.s, q, plan.rows)
+    names, finish = rows_at(plan.s, q, plan.rows), finisher(plan.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrapWarning)  # a small q from the first step on is what is measured
         subjects.set_q(q)
         subjects.warm()
-        inner = _repeats(subjects.calls[SGD])
+        inner = _repeats(subjects.calls[SGD], finish)
         ticks = every(inner + _SETTLE, tick)
         calls = {name: subjects.calls[name] for name in names} | subjects.pieces() | {"tick": ticks}
-        seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner, settle=_SETTLE)
+        seconds = interleave(calls, rounds=plan.rounds, warmup=plan.warmup, inner=inner, settle=_SETTLE, finish=finish)
         ran = {name: subjects.ran(name) for name in names}
+        errors = {name: subjects.error(name) for name in names}
     limits = limit_seconds({name: timing.median for name, timing in seconds.items()})
 
     def row(name: str, timing: Timing, spread: bool, ran: tuple[str, str]) -> StepRow:
@@ -205,6 +233,7 @@ def _column(
             saved_bytes=None if costs is None else costs.saved_bytes,
             peak_bytes=None if costs is None else costs.peak_bytes,
             compile_seconds=None if costs is None else costs.compile_seconds,
+            error=errors.get(name),
         )
 
     measured = [row(name, seconds[name], True, ran[name]) for name in names]
@@ -243,17 +272,19 @@ def _probes(
     for name in rows_at(plan.s, q, plan.rows):
         key = (model, name, kept_by(name, plan.s, q))
         if key not in known:
-            known[key] = probe_apart(model, name, s=plan.s, q=key[2], threads=plan.threads[0])
+            known[key] = probe_apart(model, name, s=plan.s, q=key[2], threads=plan.threads[0], device=plan.device)
             tick()
         found[name] = known[key]
     return found
 
 
-def _repeats(call: Callable[[], object]) -> int:
+def _repeats(call: Callable[[], object], finish: Callable[[], object]) -> int:
     """Calls per measurement, from the second of two."""
     call()
+    finish()
     start = time.perf_counter()
     call()
+    finish()
     return max(1, min(500, round(_SHORTEST / (time.perf_counter() - start))))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
+from ordered_sgd.agreement import largest_difference
 from ordered_sgd.engines import ENGINES, Memory
 from ordered_sgd.lab.bench.opponents import call, first_rows, selective_backprop_step, sgd_step, update
 from ordered_sgd.lab.bench.workloads import Batch, Workload
@@ -23,6 +25,14 @@ SGD, SELECTIVE, MEMORY, BACKPROP = "sgd", "selective", "memory", "selective-back
 ROWS = (SGD, "dense", SELECTIVE, "rows", "twopass", "auto", MEMORY, BACKPROP)
 WHOLE = "whole"  # what ran in a selective step that left no sample out
 CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
+
+EXACT = (
+    "dense",
+    SELECTIVE,
+    "rows",
+    "twopass",
+    "auto",
+)  # whose gradient is that of the whole batch, or meant to be near it
 
 _BATCHES = 4  # taken in turn, so that no step finds its own input in the cache
 
@@ -73,6 +83,8 @@ class Subjects:
         Batch size.
     names
         Which of `ROWS`; all when not given.
+    device
+        Where models and batches are.
 
     Examples
     --------
@@ -84,17 +96,19 @@ class Subjects:
     (4, 'dense')
     """
 
-    def __init__(self, workload: Workload, *, s: int, names: tuple[str, ...] = ROWS) -> None:
+    def __init__(self, workload: Workload, *, s: int, names: tuple[str, ...] = ROWS, device: str = "cpu") -> None:
         keep_freed_memory()  # or how long a step takes depends on what was freed before it
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(0)
-        self.workload = workload
+        self.workload, self.device = workload, device
         self.s, self.q = s, s
-        self.model = workload.build()
-        self.batches = [workload.make_batch(s, generator) for _ in range(_BATCHES)]
+        self.model = workload.build()  # on the CPU, to be copied from
+        drawn = [workload.make_batch(s, generator) for _ in range(_BATCHES)]
+        self.batches: list[Batch] = tree_map(lambda tensor: tensor.to(device), drawn)
         self.models: dict[str, nn.Module] = {}
         self.steps: dict[str, OrderedStep] = {}
         self._dial = Dial(s)
+        self._runs = {name: self._run(name) for name in names}
         self.calls = {name: self._call(name) for name in names}
 
     def set_q(self, q: int) -> None:
@@ -132,7 +146,7 @@ class Subjects:
         ``score s``: forward of s samples without a graph; ``forward s``, ``forward q``: with one, dropped at once;
         ``sgd q``: a whole step on a batch of q.
         """
-        model = copy.deepcopy(self.model)
+        model = self._copy()
         workload, q = self.workload, self.q
         optimizer, norm = workload.optimizer(model), workload.max_grad_norm
         whole, part = self._cycle(), ((first_rows(x, q), y[:q]) for x, y in self._cycle())
@@ -155,33 +169,63 @@ class Subjects:
     def _cycle(self) -> Iterator[Batch]:
         return itertools.cycle(self.batches)
 
+    def _copy(self) -> nn.Module:
+        return copy.deepcopy(self.model).to(self.device)
+
     def _call(self, name: str) -> Callable[[], Any]:
-        model = self.models[name] = copy.deepcopy(self.model)
-        batches, workload = self._cycle(), self.workload
+        """The step on one batch after the other."""
+        run, batches, numbers = self._runs[name], self._cycle(), itertools.cycle(range(_BATCHES))
+        return lambda: run(*next(batches), next(numbers))
+
+    def _run(self, name: str) -> Callable[[Any, Tensor, int], Any]:
+        """The step on a given batch and its number."""
+        model, workload = self._copy(), self.workload
+        self.models[name] = model
         optimizer, norm = workload.optimizer(model), workload.max_grad_norm
         if name == SGD:
-            return lambda: sgd_step(model, workload.mean_loss, optimizer, *next(batches), max_grad_norm=norm)
+            return lambda x, y, _: sgd_step(model, workload.mean_loss, optimizer, x, y, max_grad_norm=norm)
         if name == SELECTIVE:
             selective_backward(model)
-            return lambda: plain_loop_step(
-                model, workload.criterion, optimizer, *next(batches), q=self.q, max_grad_norm=norm
+            return lambda x, y, _: plain_loop_step(
+                model, workload.criterion, optimizer, x, y, q=self.q, max_grad_norm=norm
             )
         if name == BACKPROP:
             draws = torch.Generator().manual_seed(0)
-            return lambda: selective_backprop_step(
-                model, workload.criterion, optimizer, *next(batches), keep=0.5, generator=draws, max_grad_norm=norm
+            return lambda x, y, _: selective_backprop_step(
+                model, workload.criterion, optimizer, x, y, keep=0.5, generator=draws, max_grad_norm=norm
             )
         engine = workload.engines.get(name, ENGINES[name])
         step = OrderedStep(model, workload.criterion, optimizer, q=self._dial, engine=engine, max_grad_norm=norm)
         self.steps[name] = step
         if name == MEMORY:
-            numbered = zip(batches, itertools.cycle(range(_BATCHES)))
-            return lambda: self._step_with_memory(*next(numbered))
-        return lambda: step(*next(batches))
+            return self._step_with_memory
+        return lambda x, y, _: step(x, y)
 
-    def _step_with_memory(self, batch: Batch, number: int) -> StepRecord:
+    def _step_with_memory(self, x: Any, y: Tensor, number: int) -> StepRecord:
         index = torch.arange(number * self.s, (number + 1) * self.s)
-        return self.steps[MEMORY](*batch, index=index)
+        return self.steps[MEMORY](x, y, index=index)
+
+    def error(self, name: str) -> float | None:
+        """Largest error of a step's gradient relative to that of the one-liner by autograd, from the same weights.
+
+        None for a step that computes another gradient by design, and for gradients that are not finite.
+
+        >>> from ordered_sgd.lab.bench.workloads import WORKLOADS
+        >>> subjects = Subjects(WORKLOADS["logistic"], s=8, names=("sgd", "dense"))
+        >>> subjects.error("sgd"), subjects.error("dense") < 1e-5
+        (None, True)
+        """
+        if name not in EXACT:
+            return None
+        (x, y), reference, model = self.batches[0], self._copy(), self.models[name]
+        model.load_state_dict(reference.state_dict())
+        torch.manual_seed(0)  # the same dropout
+        ordered_mean(self.workload.criterion(call(reference, x), y), self.q).backward()
+        if self.workload.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(reference.parameters(), self.workload.max_grad_norm)
+        torch.manual_seed(0)
+        self._runs[name](x, y, 0)
+        return largest_difference([p.grad for p in model.parameters()], [p.grad for p in reference.parameters()])
 
     def ran(self, name: str) -> tuple[str, str]:
         """The engine that runs in a step of this name, and why, where it is another than was asked for."""

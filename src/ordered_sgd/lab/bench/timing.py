@@ -20,7 +20,13 @@ class Timing:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, inner: int = 1, warmup: int = 2, settle: int = 0
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    inner: int = 1,
+    warmup: int = 2,
+    settle: int = 0,
+    finish: Callable[[], object] | None = None,
 ) -> dict[str, Timing]:
     """Seconds per call of every entry, measured in turn so that drift of the machine hits all alike.
 
@@ -37,13 +43,15 @@ def interleave(
     settle
         Calls before each measurement that are not timed: caches and the allocator's free memory are then what the call
         itself leaves behind, as in a loop of its own, and not what the one before it in the list did.
+    finish
+        Called before the clock is read: waits for the work that calls have queued on an accelerator.
 
     Examples
     --------
     >>> sorted(interleave({"a": list, "b": dict}, rounds=3))
     ['a', 'b']
     """
-    seconds = measurements(calls, rounds=rounds, inner=inner, warmup=warmup, settle=settle)
+    seconds = measurements(calls, rounds=rounds, inner=inner, warmup=warmup, settle=settle, finish=finish)
     return {name: summary(values) for name, values in seconds.items()}
 
 
@@ -55,8 +63,10 @@ def measurements(
     warmup: int = 1,
     settle: int = 0,
     clock: Callable[[], float] = time.perf_counter,
+    finish: Callable[[], object] | None = None,
 ) -> dict[str, list[float]]:
     """As `interleave`, every round's seconds, by any clock."""
+    finish = finish or (lambda: None)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -65,15 +75,28 @@ def measurements(
             for name, call in calls.items():
                 for _ in range(settle):
                     call()
+                finish()
                 start = clock()
                 for _ in range(inner):
                     call()
+                finish()
                 if round_ >= warmup:
                     seconds[name].append((clock() - start) / inner)
     finally:
         if gc_was_on:
             gc.enable()
     return seconds
+
+
+def finisher(device: str) -> Callable[[], object]:
+    """Waits until a device has done its work; nothing for the CPU.
+
+    >>> finisher("cpu")()
+    """
+    if torch.device(device).type == "cpu":
+        return lambda: None
+    module = torch.get_device_module(device)
+    return lambda: module.synchronize()
 
 
 @contextmanager

@@ -42,6 +42,7 @@ command.add_command(losses)
 @click.option("--s", type=int, default=64, show_default=True, help="Samples in a mini-batch.")
 @click.option("--q", "qs", type=Counts(), default=None, help="Samples kept, e.g. 32,16; s, s/2 ... s/16 if not given.")
 @click.option("--threads", type=Counts(), default=None, help="Numbers of threads, e.g. 1,2; one and all if not given.")
+@click.option("--device", default="cpu", show_default=True, help="Where to train: cpu, cuda, cuda:1, mps, xpu.")
 @click.option("--rounds", type=int, default=11, show_default=True, help="Measurements of each step.")
 @click.option("--probe/--no-probe", default=True, help="Saved bytes, peak memory and compile seconds, or only speed.")
 @click.option("--resume", is_flag=True, help="Keep what the JSON file of --out holds, and measure the rest.")
@@ -53,6 +54,7 @@ def step(
     s: int,
     qs: tuple[int, ...] | None,
     threads: tuple[int, ...] | None,
+    device: str,
     rounds: int,
     probe: bool,
     resume: bool,
@@ -67,18 +69,22 @@ def step(
     it goes, and a bar chart as PNG and SVG at the end; Ctrl-C keeps what is there, and --resume goes on from it. The
     engine with a memory scores 3q candidates and four others. The model bert needs Transformers and is left out where
     it is not installed. Keep the machine quiet.
+
+    Every gradient is compared with autograd's for the whole batch, and the largest relative error is shown and
+    recorded. With --device the models train on an accelerator, and the clock stops when it has finished; the JSON file
+    names the device and can be shared (docs/gpus.md).
     """
     from ordered_sgd.lab.bench.step_cost import machine
 
-    plan = _plan(models, rows, s, qs, threads, rounds, probe)
+    plan = _plan(models, rows, s, qs, threads, rounds, probe, device)
     out = out.with_suffix("") if out.suffix in (".json", ".png", ".svg") else out
     document = out.with_name(out.name + ".json")
-    table = _kept(document, s) if resume else []
+    table = _kept(document, s, device) if resume else []
     interrupted = False
     try:
         for column in _with_progress(plan, {(row["model"], row["threads"], row["q"]) for row in table}):
             table += [asdict(row) for row in column]
-            _write(document, {"machine": machine(), "rows": table})
+            _write(document, {"machine": machine(device), "rows": table})
     except KeyboardInterrupt:
         interrupted = True
     if table:
@@ -97,6 +103,7 @@ def _plan(
     threads: tuple[int, ...] | None,
     rounds: int,
     probe: bool,
+    device: str,
 ) -> "BenchPlan":
     """What to measure, or one clear error before anything is measured."""
     where = "osgd bench"
@@ -110,10 +117,11 @@ def _plan(
             raise ArgumentError(message(where, "--q", f"be integers from 1 to s = {s}", q, remedy))
     import torch
 
-    from ordered_sgd.lab.bench.step_cost import BenchPlan, default_qs
+    from ordered_sgd.lab.bench.step_cost import BenchPlan, check_device, default_qs
     from ordered_sgd.lab.bench.subjects import ROWS, SGD
     from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
 
+    check_device(device, where)
     names = installed() if models is None else [name.strip() for name in models.split(",")]
     for name in names:
         check_choice(where, "--models", name, tuple(WORKLOADS), "Leave it out for all.")
@@ -122,12 +130,22 @@ def _plan(
     kinds = set(ROWS) if rows is None else {SGD, *(name.strip() for name in rows.split(","))}
     for name in sorted(kinds):
         check_choice(where, "--rows", name, ROWS, "Leave it out for all.")
-    counts = threads or tuple(dict.fromkeys((1, torch.get_num_threads())))
+    both = (1, torch.get_num_threads()) if device == "cpu" else (torch.get_num_threads(),)
+    counts = threads or tuple(dict.fromkeys(both))
     in_order = [name for name in ROWS if name in kinds]
-    return BenchPlan(names, s=s, qs=qs or default_qs(s), threads=counts, rounds=rounds, probe=probe, rows=in_order)
+    return BenchPlan(
+        names,
+        s=s,
+        qs=qs or default_qs(s),
+        threads=counts,
+        rounds=rounds,
+        probe=probe,
+        rows=in_order,
+        device=device,
+    )
 
 
-def _kept(document: Path, s: int) -> list[dict[str, Any]]:
+def _kept(document: Path, s: int, device: str) -> list[dict[str, Any]]:
     """The rows of an earlier run of the same kind, or none."""
     if not document.exists():
         return []
@@ -135,7 +153,7 @@ def _kept(document: Path, s: int) -> list[dict[str, Any]]:
 
     earlier = read_record(document)
     rows: list[dict[str, Any]] = earlier["rows"]
-    if earlier["machine"] != machine() or rows[0]["s"] != s:
+    if earlier["machine"] != machine(device) or rows[0]["s"] != s:
         remedy = "Name another file with --out, or leave --resume out."
         rule = "continue with the same s, machine and versions"
         raise ArgumentError(message("osgd bench", "--resume", rule, f"others in {document}", remedy))
@@ -251,6 +269,10 @@ def _show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         title = f"{model}, {threads} thread{'s' * (threads > 1)}: speed-up over SGD, ± half the interquartile range"
         notes = WORKLOADS[model].notes
         show(speed_table(own), title=f"{title}\n{notes}".strip(), as_json=False)
+        checked = [row for row in own if row.get("error") is not None]
+        if checked:
+            title = f"{model}: largest error of the gradient, relative to autograd's for the whole batch"
+            show(_pivot(checked, "{row}", lambda row: f"{row['error']:.0e}"), title=title, as_json=False)
     for model in dict.fromkeys(row["model"] for row in rows if row["saved_bytes"] is not None):
         first = next(row["threads"] for row in rows if row["model"] == model)
         own = [row for row in rows if (row["model"], row["threads"]) == (model, first)]
