@@ -174,7 +174,8 @@ def _share_curve(losses: Tensor, s: int, valid: Tensor | None = None) -> tuple[T
     losses = losses.float().clamp(min=0)
     carried = (losses if valid is None else losses.masked_fill(~valid, 0)).sort(descending=True).values.cumsum(0)
     total = carried[-1]
-    size = torch.tensor(losses.shape[0], device=losses.device) if valid is None else valid.sum()
+    # not torch.tensor, which copies the number to the device and waits for its queue
+    size = torch.full((), losses.shape[0], device=losses.device) if valid is None else valid.sum()
     weight = torch.where(total.isfinite(), size.float(), 0.0)
     # a batch without any loss is carried by its first sample
     curve = torch.where(total > 0, carried / total, torch.ones_like(carried))

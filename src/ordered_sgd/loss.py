@@ -158,7 +158,7 @@ class OrderedLoss(nn.Module):
         correct = counted = None
         if policy.adaptive.counts_answers:
             correct = count_correct(*args, *kwargs.values(), like=losses, valid=valid)
-            counted = torch.tensor(losses.numel(), device=losses.device) if valid is None else valid.sum()
+            counted = torch.full((), losses.numel(), device=losses.device) if valid is None else valid.sum()
         if self.group is not None:
             mine = values.flatten() if units is None else values[units]
             return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=mask is not None)

@@ -33,7 +33,7 @@ class Verdict:
     count: int = 0
     bad: Tensor | None = None
     first: Tensor | None = None
-    event: torch.Event | None = None
+    event: Any = None
     sizes: tuple[int, ...] = ()
 
     def error(self) -> NonFiniteLossError | None:
@@ -75,13 +75,23 @@ def inspect_losses(
     if scored is not None:
         position = scored.index_select(0, position)
     first = torch.cat([torch.where(found, position, -1).float(), value])
-    event = None
-    if not at_once and losses.device.type == "cuda":
-        host = torch.empty(2, dtype=torch.float32, device="cpu", pin_memory=True)
-        first = host.copy_(first, non_blocking=True)
-        event = torch.Event(losses.device)
-        event.record(torch.cuda.current_stream(losses.device))
+    first, event = (first, None) if at_once else _sent(first)
     return Verdict(step, s or losses.shape[0], None if at_once else found.float(), first, event, sizes)
+
+
+def _sent(values: Tensor) -> tuple[Tensor, Any]:
+    """The values on their way to the host, and an event that marks their arrival.
+
+    Where the device has no streams they stay on it, and reading them waits for its queue.
+    """
+    device: Any = torch.get_device_module(values.device)
+    if values.is_cpu or not (hasattr(device, "current_stream") and hasattr(device, "Event")):
+        return values, None
+    host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
+    host.copy_(values, non_blocking=True)
+    event = device.Event()
+    event.record(device.current_stream(values.device))
+    return host, event
 
 
 _FINE = Verdict()

@@ -198,6 +198,11 @@ def restore_random_state(states: list[Tensor], device: torch.device) -> None:
         torch.get_device_module(device).set_rng_state(states[1], device)
 
 
+def same_random_state(a: list[Tensor], b: list[Tensor]) -> bool:
+    """Whether nothing was drawn between two states of the same generators."""
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's first parameter lives."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))

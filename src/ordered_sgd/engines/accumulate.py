@@ -125,7 +125,7 @@ class PartsScored:
         parallel, buffers, rows = self.engine.parallel, self.engine.buffers, kept.rows
         device = device_of(buffers.model)
         after = random_state(device), buffers.save()
-        chosen = _of_each(rows.cpu(), self.scored)  # which to run again must be known here: the one wait of the step
+        chosen = _of_each(rows, self.scored)
         in_step = parallel.in_step
         run = [i for i, local in enumerate(chosen) if in_step or local.shape[0] > 0] or [0]
         for i in run:
@@ -138,7 +138,7 @@ class PartsScored:
                 again = (parallel.through(score, batch) if last else score(batch)).losses
                 if not agree(again, self.scored[i].losses):
                     _warn_of_other_losses()
-                kept.pull(again, chosen[i].to(rows.device))
+                kept.pull(again, chosen[i])
         restore_random_state(after[0], device)
         buffers.load(after[1])
         return Computed(self.losses, rows, self.right, "micro-batches")
@@ -169,10 +169,12 @@ def samples_of(batches: Sequence[tuple[Any, Any, Tensor | None]]) -> int | None:
 
 
 def _of_each(rows: Tensor, scored: Sequence[Losses]) -> list[Tensor]:
-    """The positions in each micro-batch, of positions in all of them together."""
-    ends = torch.tensor([part.losses.shape[0] for part in scored]).cumsum(0).tolist()
-    starts = [0, *ends[:-1]]
-    return [rows[(rows >= start) & (rows < end)] - start for start, end in zip(starts, ends, strict=True)]
+    """The positions in each micro-batch, of ascending positions in all of them together."""
+    ends = torch.tensor([part.losses.shape[0] for part in scored]).cumsum(0)
+    here = rows.cpu()  # how many each one has must be known on the host: one read
+    cuts = [0, *torch.searchsorted(here, ends).tolist()]
+    starts = [0, *ends.tolist()]
+    return [rows[cuts[i] : cuts[i + 1]] - starts[i] for i in range(len(scored))]
 
 
 def _join(scored: Sequence[Losses]) -> Losses:

@@ -221,7 +221,8 @@ def first_difference_of(
     """The first module whose output for the chosen samples depends on the others, by name and kind."""
     names = {module: name for name, module in model.named_modules()}
     outputs: list[list[tuple[nn.Module, Tensor]]] = []
-    state = torch.get_rng_state()
+    device = device_of(model)
+    state = random_state(device)
     for part in (batch, take(batch, rows, s)):
         seen: list[tuple[nn.Module, Tensor]] = []
 
@@ -237,7 +238,7 @@ def first_difference_of(
             for hook in hooks:
                 hook.remove()
         outputs.append(seen)
-    torch.set_rng_state(state)
+    restore_random_state(state, device)
     for (module, whole), (other, part) in zip(*outputs, strict=False):
         comparable = module is other and whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
         comparable = comparable and whole.shape[1:] == part.shape[1:]

@@ -21,7 +21,7 @@ from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, Losses, Parts, Right, Scored, Stateless
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import check_choice
-from ordered_sgd.rewind import Saved, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Saved, device_of, random_state, restore_random_state, same_random_state
 
 log = logging.getLogger("ordered_sgd")
 
@@ -123,7 +123,8 @@ class TwoPassEngine(Stateless):
     def _scored(self, batch: Any, drawn: Drawn, saved: Saved, device: torch.device) -> Losses:
         """The losses without a graph; what is drawn on the way is kept in `drawn` if it is to be used again."""
         # a rank without samples draws nothing, and must not score less often than the others
-        watching, state = self.options.replay and (self._random or self.parallel.in_step), torch.get_rng_state()
+        watching = self.options.replay and (self._random or self.parallel.in_step)
+        state = random_state(device)
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self.options.scoring == "eval":
@@ -136,10 +137,10 @@ class TwoPassEngine(Stateless):
         torch.clear_autocast_cache()  # it holds weights that were cast without a graph
         if watching:
             self._random = bool(drawn.values)
-        elif self.options.replay and not torch.equal(state, torch.get_rng_state()):
+        elif self.options.replay and not same_random_state(state, random_state(device)):
             # randomness appeared that the first steps did not have: watch from now on, and score again
             self._random = True
-            torch.set_rng_state(state)
+            restore_random_state(state, device)
             self.buffers.load(saved)
             return self._scored(batch, drawn, saved, device)
         return scored

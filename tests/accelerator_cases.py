@@ -1,0 +1,530 @@
+"""Run in a process of its own: the library on the simulated accelerator, compared with the CPU, as JSON.
+
+`WAYS` is the one table of how often the host waits in a step: the checks hold the library to it, and the page
+`docs/gpus.md` shows it.
+"""
+
+import json
+import math
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd import (
+    AccuracyRule,
+    LossMassRule,
+    OrderedLoss,
+    OrderedStep,
+    SelectionTracker,
+    multiclass_hinge,
+    ordered_mean,
+    select_top_q,
+    selective_backward,
+)
+from ordered_sgd.engines import Memory, Rows
+from ordered_sgd.errors import NonFiniteLossError, TrapWarning
+from ordered_sgd.lab.bench.step_cost import BenchPlan, machine, measure
+from ordered_sgd.lab.bench.subjects import EXACT
+from ordered_sgd.rules import CosineDecay, FixedQ, LinearDecay
+from tests.accelerator import NAME, Waits, register, watching
+from tests.step_parts import CE, batch, network, sgd, weights
+
+S, Q, BATCHES = 32, 8, 3
+WARM, STEADY = 3 * BATCHES, 2 * BATCHES  # steps in which an engine may compile, compare and learn, and steps that count
+
+Step = Callable[[Tensor, Tensor, Tensor], Any]  # x, y, and the samples' numbers on the CPU
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train, and how often the host waits in each of its steps, once the first ones are over.
+
+    Parameters
+    ----------
+    name, why
+        As the page shows it, and what is waited for.
+    queue
+        Reads and blocking copies: the host waits until the device has done everything before.
+    event
+        Waits for two numbers that were sent ahead, while the device works on.
+    build
+        Makes the step of a model.
+    """
+
+    name: str
+    queue: int
+    event: int
+    why: str
+    build: Callable[[nn.Module], Step]
+
+
+def _loop(loss_of: Callable[[Tensor, Tensor], Tensor], model: nn.Module, run: Callable[[Tensor], Tensor]) -> Step:
+    optimizer = sgd(model, fused=True)
+
+    def step(x: Tensor, y: Tensor, index: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(run(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _mean(model: nn.Module) -> Step:
+    return _loop(lambda outputs, y: ordered_mean(CE(outputs, y), Q), model, model)
+
+
+def _loss(q: Any, criterion: Callable[..., Tensor] = CE) -> Callable[[nn.Module], Step]:
+    return lambda model: _loop(OrderedLoss(criterion, q=q), model, model)
+
+
+def _selective(model: nn.Module) -> Step:
+    return _loop(lambda outputs, y: ordered_mean(CE(outputs, y), Q), model, selective_backward(model))
+
+
+def _step(q: Any = Q, fused: bool = True, parts: int = 1, **options: Any) -> Callable[[nn.Module], Step]:
+    def build(model: nn.Module) -> Step:
+        device = next(model.parameters()).device
+        more = {"scaler": torch.amp.GradScaler(device.type, init_scale=8.0)} if options.get("scaler") else {}
+        step = OrderedStep(model, CE, sgd(model, fused=fused), q=q, **{**options, **more})
+        if parts > 1:
+            return lambda x, y, index: step(list(zip(x.chunk(parts), y.chunk(parts), strict=True)))
+        memory = isinstance(options.get("engine"), Memory)
+        return lambda x, y, index: step(x, y, index=index if memory else None)
+
+    return build
+
+
+FUSED = "`dense`, fixed q, fused optimizer"
+_SCALER = "`GradScaler`: whether the gradients are finite"
+_GRADIENT = "which samples have a gradient"
+_MEMORY = "the largest index, how many samples are new, which to score; two copies to the device"
+WAYS = [
+    Way("`ordered_mean` in a loop", 0, 0, "", _mean),
+    Way("`OrderedLoss`, fixed q", 0, 0, "", _loss(Q)),
+    Way("`OrderedLoss`, `AccuracyRule`", 0, 0, "", _loss(AccuracyRule(), multiclass_hinge)),
+    Way("`OrderedLoss`, `LossMassRule`", 0, 0, "", _loss(LossMassRule())),
+    Way(FUSED, 0, 1, "", _step(engine="dense")),
+    Way("`dense`, fixed q, fused optimizer, clipped", 0, 1, "", _step(engine="dense", max_grad_norm=1.0)),
+    Way('`dense`, fixed q, fused optimizer, `nonfinite="skip"`', 0, 0, "", _step(engine="dense", nonfinite="skip")),
+    Way("`dense`, fixed q, any other optimizer", 0, 1, "", _step(fused=False, engine="dense")),
+    Way("`dense`, `AccuracyRule`", 0, 1, "", _step(AccuracyRule(), engine="dense")),
+    Way("`dense`, `LossMassRule`", 0, 1, "", _step(LossMassRule(), engine="dense")),
+    Way("`dense`, `GradScaler`, fused optimizer", 0, 1, "", _step(engine="dense", scaler=True)),
+    Way("`dense`, `GradScaler`, any other", 1, 1, _SCALER, _step(fused=False, engine="dense", scaler=True)),
+    Way("`auto`, model too small for `rows`", 0, 1, "", _step(engine="auto")),
+    Way("`twopass`", 1, 1, "whether both passes agree", _step(engine="twopass")),
+    Way("`rows`", 1, 1, _GRADIENT, _step(engine=Rows())),
+    Way("`selective_backward` in a loop", 1, 0, _GRADIENT, _selective),
+    Way("two micro-batches", 3, 1, "which samples are kept; twice, whether passes agree", _step(parts=2)),
+    Way("`memory`, the rest as `dense`", 5, 1, _MEMORY, _step(engine=Memory(candidates=12))),
+]
+
+
+def page_table() -> str:
+    """`WAYS` as the page shows it."""
+    lines = [
+        "| step | waits for the queue | waits for an event | what the queue is waited for |",
+        "| --- | --- | --- | --- |",
+    ]
+    return "\n".join([*lines, *(f"| {way.name} | {way.queue} | {way.event} | {way.why} |" for way in WAYS)])
+
+
+def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return [(*batch(S), torch.arange(i * S, (i + 1) * S)) for i in range(BATCHES)]
+
+
+def new_model(device: str, build: Callable[[], nn.Module] = network) -> nn.Module:
+    """The same weights on either device."""
+    torch.manual_seed(0)
+    return build().to(device)
+
+
+def train(
+    way: Way, device: str, build: Callable[[], nn.Module] = network
+) -> tuple[list[Tensor], list[Any], list[Waits]]:
+    """Weights, what the steps returned, and what made the host wait in the last of them."""
+    model = new_model(device, build)
+    step, waits, found = way.build(model), [], []
+    moved = [(x.to(device), y.to(device), index) for x, y, index in batches()]
+    for number in range(WARM + STEADY):
+        with watching() as seen:
+            found.append(step(*moved[number % BATCHES]))
+        if number >= WARM and not _is_audit(found[-1]):
+            waits.append(seen)
+    return [w.cpu() for w in weights(model)], found, waits
+
+
+def _is_audit(record: Any) -> bool:
+    """Whether the engine with a memory scored the whole batch, at random: its reads are those of the page's text."""
+    return getattr(record, "engine", "") == "dense" and getattr(record, "recall", None) == 1.0
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a.cpu(), b.cpu())
+
+
+def _check_way(way: Way) -> Callable[[], None]:
+    def check() -> None:
+        on_cpu, expected, _ = train(way, "cpu")
+        on_device, found, waits = train(way, NAME)
+        for a, b in zip(on_device, on_cpu, strict=True):
+            close(a, b)
+        for a, b in zip(found, expected, strict=True):
+            if isinstance(b, Tensor):
+                close(a, b)
+            else:
+                assert (a.q, a.count, a.engine) == (b.q, b.count, b.engine)
+                assert a.losses.device.type == a.rows.device.type == NAME
+                assert torch.equal(a.rows.cpu(), b.rows)
+                for name in ("losses", "ordered_loss", "mean_loss", "correct"):
+                    close(getattr(a, name).float(), getattr(b, name).float())
+        assert waits
+        for seen in waits:
+            assert seen.counts == (way.queue, way.event), f"{seen.reads=}, {seen.uploads=}, {seen.events=}"
+
+    return check
+
+
+LOSSES = {
+    "random": lambda: torch.randn(1000),
+    "tied": lambda: torch.randint(0, 4, (64,)).float(),
+    "NaN": lambda: torch.tensor([1.0, math.nan, 3.0, math.nan, -math.inf, math.inf, 0.0, 2.0]),
+    "half": lambda: torch.randn(100).half(),
+    "double": lambda: torch.randn(100).double(),
+}
+
+
+def check_selection_equals_that_of_the_cpu_and_reads_nothing() -> None:
+    for name, make in LOSSES.items():
+        losses = make()
+        there = losses.to(NAME)
+        for q in (1, 3, 0.25, 1.0):
+            with watching() as waits:
+                rows, mean = select_top_q(there, q), ordered_mean(there, q)
+            assert waits.counts == (0, 0), (name, q, waits)
+            assert rows.device.type == mean.device.type == NAME
+            assert torch.equal(rows.cpu(), select_top_q(losses, q)), (name, q)
+            torch.testing.assert_close(mean.cpu(), ordered_mean(losses, q), equal_nan=True)
+
+
+def check_the_gradient_of_units_equals_that_of_the_cpu_and_reads_nothing() -> None:
+    torch.manual_seed(0)
+    losses, mask = torch.rand(6, 20), torch.rand(6, 20) < 0.7
+    options = [
+        {"unit": "token"},
+        {"unit": "token", "mask": mask},
+        {"unit": "pixel", "within": "sample", "mask": mask},
+        {"unit": "sample", "mask": mask},
+        {"unit": "token", "trim": 0.1, "mix": 0.2, "cap": 0.9},
+    ]
+    for option in options:
+        here = losses.clone().requires_grad_()
+        ordered_mean(here, 0.3, **option).backward()  # type: ignore[arg-type]
+        there = losses.to(NAME).requires_grad_()
+        moved = {name: value.to(NAME) if isinstance(value, Tensor) else value for name, value in option.items()}
+        with watching() as waits:
+            ordered_mean(there, 0.3, **moved).backward()  # type: ignore[arg-type]
+        assert waits.counts == (0, 0), (option, waits)
+        assert there.grad is not None
+        assert here.grad is not None
+        close(there.grad, here.grad)
+
+
+def check_groups_equal_those_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    losses, ids = torch.rand(6, 20), torch.randint(0, 9, (6, 20))
+    close(
+        ordered_mean(losses.to(NAME), 3, unit="group", ids=ids.to(NAME)), ordered_mean(losses, 3, unit="group", ids=ids)
+    )
+
+
+def check_losses_with_an_ignored_target_weights_and_eval_equal_those_of_the_cpu_and_read_nothing() -> None:
+    torch.manual_seed(0)
+    outputs, y, weight = torch.randn(S, 5), torch.randint(0, 5, (S,)), torch.rand(S)
+    y[::7] = -100
+    for criterion in (CE, multiclass_hinge):
+        ignored = y if criterion is CE else y.clamp(min=0)
+        for training in (True, False):
+            loss_fn = OrderedLoss(criterion, q=0.25).train(training)
+            expected = loss_fn(outputs, ignored, sample_weight=weight)
+            moved = [t.to(NAME) for t in (outputs, ignored, weight)]
+            with watching() as waits:
+                found = loss_fn(*moved[:2], sample_weight=moved[2])
+            assert waits.counts == (0, 0), waits
+            close(found, expected)
+
+
+def check_every_rule_moves_q_as_on_the_cpu() -> None:
+    for rule in (AccuracyRule(), FixedQ(0.25), LinearDecay(epochs=4), CosineDecay(epochs=4), LossMassRule(0.9)):
+        taken = []
+        for device in ("cpu", NAME):
+            model = new_model(device)
+            step = OrderedStep(model, CE, sgd(model, fused=True), q=rule, engine="dense")
+            moved = [(x.to(device), y.to(device)) for x, y, _ in batches()]
+            qs = []
+            for _ in range(4):
+                for x, y in moved:
+                    step(x, y)
+                qs.append(step.end_epoch())
+            taken.append(qs)
+        assert taken[0] == taken[1], rule
+
+
+def check_a_checkpoint_of_a_step_goes_on_alike() -> None:
+    ends = []
+    for saved in (False, True):
+        model = new_model(NAME)
+        optimizer = sgd(model, fused=True)
+        step = OrderedStep(model, CE, optimizer, q=LossMassRule(), engine="dense")
+        moved = [(x.to(NAME), y.to(NAME)) for x, y, _ in batches()]
+        for number in range(6):
+            step(*moved[number % BATCHES])
+            if saved and number == 3:
+                state = step.state_dict()
+                step = OrderedStep(model, CE, optimizer, q=LossMassRule(), engine="dense")
+                step.load_state_dict(state)
+        ends.append((step.end_epoch(), [w.cpu() for w in weights(model)]))
+    assert ends[0][0] == ends[1][0]
+    for a, b in zip(ends[0][1], ends[1][1], strict=True):
+        assert torch.equal(a, b)
+
+
+def check_a_loss_that_is_not_finite_raises_late_with_a_fused_optimizer_and_at_once_with_another() -> None:
+    for fused in (True, False):
+        model = new_model(NAME)
+        step = OrderedStep(model, CE, sgd(model, fused=fused), q=Q, engine="dense")
+        x, y, _ = batches()[0]
+        bad = x.clone()
+        bad[9] = math.nan
+        there, y, bad = x.to(NAME), y.to(NAME), bad.to(NAME)
+        step(there, y)
+        before = [w.cpu() for w in weights(model)]
+        if fused:
+            step(bad, y)
+        with pytest.raises(NonFiniteLossError, match="got nan at position 9 of 32 in step 1"):
+            step(there if fused else bad, y)
+        assert all(torch.equal(a, b.cpu()) for a, b in zip(before, weights(model), strict=True))
+
+
+def check_a_loss_that_is_not_finite_is_skipped_as_if_it_had_not_been() -> None:
+    ends = []
+    for with_bad in (True, False):
+        for fused in (True, False):
+            model = new_model(NAME, _normed)
+            step = OrderedStep(model, CE, sgd(model, fused=fused), q=Q, engine="dense", nonfinite="skip")
+            moved = [(x.to(NAME), y.to(NAME)) for x, y, _ in batches()]
+            step(*moved[0])
+            if with_bad:
+                record = step(moved[1][0] * math.inf, moved[1][1])
+                assert bool(record.ordered_loss.isnan())
+            step(*moved[2])
+            ends.append([t.cpu() for t in (*model.parameters(), *model.buffers())])
+    for end in ends[1:]:
+        for a, b in zip(ends[0], end, strict=True):
+            close(a, b)
+
+
+def _normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def _dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 4))
+
+
+def _convolving() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(8, 4)
+    )
+
+
+def check_buffers_of_batchnorm_cost_no_read() -> None:
+    way = next(way for way in WAYS if way.name == FUSED)
+    on_cpu, _, _ = train(way, "cpu", _normed)
+    on_device, _, waits = train(way, NAME, _normed)
+    for a, b in zip(on_device, on_cpu, strict=True):
+        close(a, b)
+    assert [seen.counts for seen in waits] == [(0, 1)] * STEADY
+
+
+def check_every_engine_draws_the_same_dropout_on_the_device() -> None:
+    """Against `dense` on the device: a GPU has a generator of its own."""
+    names = {FUSED: "dense", "`twopass`": "twopass", "`rows`": "rows"}
+    ends = {}
+    for way in WAYS:
+        if way.name in names:
+            ends[names[way.name]], found, _ = train(way, NAME, _dropping)
+            assert found[-1].engine == names[way.name]
+    for name in ("twopass", "rows"):
+        for a, b in zip(ends[name], ends["dense"], strict=True):
+            close(a, b)
+
+
+def check_twopass_notices_dropout_that_starts_later() -> None:
+    ends = []
+    for engine in ("dense", "twopass"):
+        model = new_model(NAME, _dropping)
+        model[1].eval()  # type: ignore[index]
+        step = OrderedStep(model, CE, sgd(model, fused=True), q=Q, engine=engine)  # type: ignore[arg-type]
+        for number, (x, y, _) in enumerate(batches()):
+            if number == 1:
+                model[1].train()  # type: ignore[index]
+                torch.manual_seed(5)
+            record = step(x.to(NAME), y.to(NAME))
+        assert record.engine == engine
+        ends.append([w.cpu() for w in weights(model)])
+    for a, b in zip(*ends, strict=True):
+        close(a, b)
+
+
+def check_convolutions_train_as_on_the_cpu_with_every_engine() -> None:
+    for way in WAYS:
+        if way.name in (FUSED, "`twopass`", "`rows`"):
+            on_cpu, _, _ = train(way, "cpu", _convolving)
+            on_device, found, waits = train(way, NAME, _convolving)
+            assert f"`{found[-1].engine}`" == way.name.partition(",")[0]
+            for a, b in zip(on_device, on_cpu, strict=True):
+                close(a, b)
+            assert {seen.counts for seen in waits} == {(way.queue, way.event)}
+
+
+def check_the_random_control_keeps_the_rows_of_the_cpu_and_reads_nothing() -> None:
+    way = Way("", 0, 1, "", _step(engine="dense", selection="random"))
+    _check_way(way)()
+
+
+def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
+    trackers = {}
+    for device in ("cpu", NAME):
+        model = new_model(device)
+        step = OrderedStep(model, CE, sgd(model, fused=True), q=Q, engine="dense", nonfinite="skip")
+        tracker = trackers[device] = SelectionTracker(S * BATCHES)
+        moved = [(x.to(device), y.to(device), index) for x, y, index in batches()]
+        step(*moved[0][:2])  # a fused optimizer cannot mask its first step
+        for _ in range(2):
+            with watching() as waits:
+                for x, y, index in moved:
+                    tracker.update(index, step(x, y))
+            assert waits.counts == (0, 0), waits
+            tracker.end_epoch()
+    here, there = trackers["cpu"], trackers[NAME]
+    assert here.chosen.tolist() == there.chosen.tolist()
+    torch.testing.assert_close(torch.from_numpy(there.data_map().mean), torch.from_numpy(here.data_map().mean))
+
+
+def check_a_record_waits_for_nothing_until_it_is_read() -> None:
+    model = new_model(NAME)
+    step = OrderedStep(model, CE, sgd(model, fused=True), q=Q, engine="dense", nonfinite="skip")
+    x, y, _ = batches()[0]
+    record = step(x.to(NAME), y.to(NAME))
+    with watching() as waits:
+        values = [record.ordered_loss, record.mean_loss, record.correct, record.losses, record.rows]
+    assert waits.counts == (0, 0), waits
+    with watching() as waits:
+        _ = [value.tolist() for value in values if value is not None]
+    assert waits.counts == (5, 0)
+
+
+def check_the_benchmark_of_steps_runs_on_the_device_with_exact_gradients() -> None:
+    plan = BenchPlan(["logistic"], s=32, qs=(4,), rounds=2, warmup=1, probe=False, device=NAME)
+    (column,) = measure(plan)
+    errors = {row.row: row.error for row in column if row.error is not None}
+    assert set(errors) == set(EXACT)
+    assert max(errors.values()) < 1e-5, errors
+    assert {row.row: row.ran for row in column if row.row in ("dense", "rows", "twopass", "memory")} == {
+        name: name for name in ("dense", "rows", "twopass", "memory")
+    }
+    assert machine(NAME)["device"] == "simulated accelerator"
+
+
+def check_the_device_counts_what_it_should() -> None:
+    """The instrument itself: each of these waits once, and the others not at all."""
+    x = torch.arange(6.0).to(NAME)
+    waiting: list[Callable[[], object]] = [
+        lambda: x[0].item(),
+        lambda: bool(x.sum() > 3),
+        lambda: x.tolist(),
+        lambda: x.cpu(),
+        lambda: x.nonzero(),
+        lambda: x[x > 2],
+        lambda: torch.equal(x, x),
+        lambda: torch.allclose(x, x),
+        lambda: x.unique(),
+        lambda: torch.tensor(3, device=NAME),
+        lambda: torch.ones(3).to(NAME),
+        lambda: torch.where(x > 2, x, torch.tensor(0.0)),
+    ]
+    free: list[Callable[[], object]] = [
+        lambda: x.sort().values.cumsum(0),
+        lambda: torch.full((), 3, device=NAME),
+        lambda: torch.ones(3).to(NAME, non_blocking=True),
+        lambda: torch.where(x > 2, x, 0.0),
+        lambda: torch.empty(6).copy_(x, non_blocking=True),
+        lambda: x[torch.arange(2, device=NAME)],
+        lambda: x * torch.tensor(2.0),
+    ]
+    for number, call in enumerate([*waiting, *free]):
+        with watching() as waits:
+            call()
+        assert waits.counts == (int(number < len(waiting)), 0), (number, waits)
+
+
+def check_the_device_refuses_mixtures() -> None:
+    x = torch.arange(6.0).to(NAME)
+    mixed: list[Callable[[], object]] = [
+        lambda: x + torch.ones(6),
+        lambda: x[torch.tensor([1, 2])],
+        lambda: x.index_select(0, torch.tensor([1, 2])),
+        lambda: torch.rand(3, device=NAME, generator=torch.Generator()),
+    ]
+    for call in mixed:
+        with pytest.raises(RuntimeError, match=r"mixes devices|same device|generator of the CPU"):
+            call()
+
+
+def check_a_copy_that_was_sent_holds_garbage_until_its_event() -> None:
+    host = torch.zeros(2)
+    event = torch.get_device_module(NAME).Event()
+    host.copy_(torch.ones(2).to(NAME), non_blocking=True)
+    event.record(None)
+    assert bool(host.isnan().all())
+    event.synchronize()
+    assert host.tolist() == [1.0, 1.0]
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    name.removeprefix("check_"): value for name, value in list(globals().items()) if name.startswith("check_")
+} | {f"steps of {way.name}": _check_way(way) for way in WAYS}
+
+
+def main() -> None:
+    """Print what went wrong, by the name of the check; only those named on the command line, if any are."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", TrapWarning)
+    register()
+    found = {}
+    for name, check in CHECKS.items():
+        if len(sys.argv) > 1 and not any(part in name for part in sys.argv[1:]):
+            continue
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        try:
+            check()
+            found[name] = ""
+        except Exception:
+            found[name] = traceback.format_exc()
+    sys.stdout.write("\n" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
