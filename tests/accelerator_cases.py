@@ -11,10 +11,14 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 from ordered_sgd import (
@@ -30,10 +34,12 @@ from ordered_sgd import (
 )
 from ordered_sgd.engines import Memory, Rows
 from ordered_sgd.errors import NonFiniteLossError, TrapWarning
-from ordered_sgd.lab.bench.step_cost import BenchPlan, machine, measure
 from ordered_sgd.lab.bench.subjects import EXACT
+from ordered_sgd.lab.cli.bench import command
 from ordered_sgd.rules import CosineDecay, FixedQ, LinearDecay
+from tests import test_selection, test_step
 from tests.accelerator import NAME, Waits, register, watching
+from tests.contracts import test_optimizers
 from tests.step_parts import CE, batch, network, sgd, weights
 
 S, Q, BATCHES = 32, 8, 3
@@ -435,16 +441,43 @@ def check_a_record_waits_for_nothing_until_it_is_read() -> None:
     assert waits.counts == (5, 0)
 
 
+def check_auto_runs_rows_on_the_device_where_that_pays() -> None:
+    way = Way("", 1, 1, "", _step(engine="auto"))
+    with patch("ordered_sgd.engines.auto.ROWS_FROM", 1):
+        _, found, _ = train(way, NAME)
+        assert found[-1].engine == "rows"
+        _check_way(way)()
+
+
+def check_the_tests_that_need_an_accelerator_pass_on_it() -> None:
+    test_step.test_a_step_on_an_accelerator_reads_nothing_back()
+    test_selection.test_an_accelerator_selects_the_rows_of_the_cpu_on_the_device()
+
+
+def check_every_optimizer_of_the_package_updates_as_on_the_cpu() -> None:
+    for row in test_optimizers.ROWS:
+        results = []
+        for device in ("cpu", NAME):
+            params = [nn.Parameter(p.detach().to(device)) for p in row.start()]
+            results.append(test_optimizers.train(row.build(params), params))
+        for a, b in zip(*results, strict=True):
+            close(a, b)
+
+
 def check_the_benchmark_of_steps_runs_on_the_device_with_exact_gradients() -> None:
-    plan = BenchPlan(["logistic"], s=32, qs=(4,), rounds=2, warmup=1, probe=False, device=NAME)
-    (column,) = measure(plan)
-    errors = {row.row: row.error for row in column if row.error is not None}
+    sizes = ["--models", "logistic", "--s", "32", "--q", "4", "--rounds", "2", "--no-probe"]
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "shared"
+        done = CliRunner().invoke(command, ["step", "--device", NAME, *sizes, "--out", str(out)])
+        assert done.exit_code == 0, (done.output, done.exception)
+        record = json.loads(out.with_suffix(".json").read_text())
+    assert (record["machine"]["device"], record["machine"]["device_type"]) == ("simulated accelerator", NAME)
+    assert {row["threads"] for row in record["rows"]} == {torch.get_num_threads()}
+    errors = {row["row"]: row["error"] for row in record["rows"] if row["error"] is not None}
     assert set(errors) == set(EXACT)
     assert max(errors.values()) < 1e-5, errors
-    assert {row.row: row.ran for row in column if row.row in ("dense", "rows", "twopass", "memory")} == {
-        name: name for name in ("dense", "rows", "twopass", "memory")
-    }
-    assert machine(NAME)["device"] == "simulated accelerator"
+    names = ("dense", "rows", "twopass", "memory")
+    assert [row["ran"] for row in record["rows"] if row["row"] in names] == list(names)
 
 
 def check_the_device_counts_what_it_should() -> None:

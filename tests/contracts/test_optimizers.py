@@ -67,7 +67,7 @@ def train(optimizer: torch.optim.Optimizer, params: list[Tensor], steps: int = 1
     for _ in range(steps):
         for param in params:
             noise = torch.randn(param.shape, generator=generator)
-            param.grad = (param.detach().float() + 0.1 * noise).to(param)
+            param.grad = (param.detach().float() + 0.1 * noise.to(param.device)).to(param)
         optimizer.step()
     return [param.detach().clone() for param in params]
 

@@ -11,7 +11,7 @@ from ordered_sgd.engines import ENGINES
 from ordered_sgd.errors import OrderedSGDError
 from ordered_sgd.lab.bench import probe as probes
 from ordered_sgd.lab.bench.opponents import call, draw_by_rank, new_optimizer, selective_backprop_step, sgd_step
-from ordered_sgd.lab.bench.probe import Probe, peak_bytes, probe_apart, saved_bytes
+from ordered_sgd.lab.bench.probe import Probe, peak_bytes, peak_bytes_of_device, probe_apart, saved_bytes
 from ordered_sgd.lab.bench.step_cost import LIMIT_A, LIMIT_B, BenchPlan, StepRow, default_qs, machine, measure, rows_at
 from ordered_sgd.lab.bench.subjects import BACKPROP, EXACT, ROWS, SELECTIVE, SGD, Subjects
 from ordered_sgd.lab.bench.timing import measurements
@@ -128,6 +128,31 @@ def test_the_clock_is_read_when_the_device_has_finished() -> None:
 
     found = measurements({"a": work}, rounds=2, inner=3, settle=1, clock=lambda: now[0], finish=finish)
     assert found == {"a": [1.0, 1.0]}
+
+
+def test_the_peak_on_a_device_is_what_its_allocator_counted_above_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Allocator:
+        now = highest = 100
+
+        def memory_allocated(self, device: str) -> int:
+            return self.now
+
+        def reset_peak_memory_stats(self, device: str) -> None:
+            self.highest = self.now
+
+        def max_memory_allocated(self, device: str) -> int:
+            return self.highest
+
+    allocator = Allocator()
+    allocator.highest = 1000  # of an earlier step
+
+    def call() -> None:
+        allocator.highest = 160
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: allocator)
+    assert peak_bytes_of_device("cuda", call) == 60
+    monkeypatch.setattr(torch, "get_device_module", lambda device: object())
+    assert peak_bytes_of_device("other", call) is None
 
 
 def test_the_machine_is_named() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -93,10 +94,11 @@ def finisher(device: str) -> Callable[[], object]:
 
     >>> finisher("cpu")()
     """
-    if torch.device(device).type == "cpu":
+    where = torch.device(device)
+    if where.type == "cpu":
         return lambda: None
-    module = torch.get_device_module(device)
-    return lambda: module.synchronize()
+    arguments = () if where.index is None else (where,)  # MPS has one device, and takes none
+    return partial(torch.get_device_module(where).synchronize, *arguments)
 
 
 @contextmanager
