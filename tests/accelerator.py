@@ -291,9 +291,9 @@ def _numbers_as_tensors(op: Any, args: Any) -> tuple[Any, ...]:
 
 def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """What every `copy_`, `to`, `cpu` and `tolist` ends in."""
-    inside, outside = (_memory.host(t) if _is_mine(t) else t for t in (source, target))
+    numbers, place = (_memory.host(t) if _is_mine(t) else t for t in (source, target))
     if not _is_mine(target) and non_blocking:
-        _sent.append((target, inside.clone()))
+        _sent.append((target, numbers.clone()))
         target.fill_(torch.nan if target.is_floating_point() else -1)  # not there yet
         return target
     if not _is_mine(target):
@@ -301,12 +301,12 @@ def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         _arrive(list(_sent))
     elif not _is_mine(source) and not non_blocking:
         _waits.uploads.append(f"copy to the device{_origin()}")
-    outside.copy_(inside)
+    place.copy_(numbers)
     return target
 
 
 def _refuse_mixtures(op: Any, tensors: list[Tensor], leaves: list[Any]) -> None:
-    """Raise for tensors of the CPU beside those of the device, but for single numbers, as CUDA does or worse."""
+    """Raise for tensors of the CPU beside those of the device, but for single numbers; CUDA is less strict."""
     strangers = [t for t in tensors if not _is_mine(t) and t.dim() > 0]
     if strangers and len(strangers) < len(tensors):
         shapes = ", ".join(f"{t.device.type} {tuple(t.shape)}" for t in tensors)

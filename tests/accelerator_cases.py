@@ -1,8 +1,4 @@
-"""Run in a process of its own: the library on the simulated accelerator, compared with the CPU, as JSON.
-
-`WAYS` is the one table of how often the host waits in a step: the checks hold the library to it, and the page
-`docs/gpus.md` shows it.
-"""
+"""Run in a process of its own: the library on the simulated accelerator, compared with the CPU, as JSON."""
 
 import json
 import math
@@ -10,10 +6,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -30,176 +24,30 @@ from ordered_sgd import (
     multiclass_hinge,
     ordered_mean,
     select_top_q,
-    selective_backward,
 )
-from ordered_sgd.engines import Memory, Rows
 from ordered_sgd.errors import NonFiniteLossError, TrapWarning
 from ordered_sgd.lab.bench.subjects import EXACT
 from ordered_sgd.lab.cli.bench import command
 from ordered_sgd.rules import CosineDecay, FixedQ, LinearDecay
 from tests import test_selection, test_step
-from tests.accelerator import NAME, Waits, register, watching
+from tests.accelerator import NAME, register, watching
+from tests.accelerator_ways import (
+    BATCHES,
+    FUSED,
+    STEADY,
+    WAYS,
+    Q,
+    S,
+    Way,
+    batches,
+    close,
+    new_model,
+    step_of,
+    train,
+    trains_as_on_the_cpu,
+)
 from tests.contracts import test_optimizers
-from tests.step_parts import CE, batch, network, sgd, weights
-
-S, Q, BATCHES = 32, 8, 3
-WARM, STEADY = 3 * BATCHES, 2 * BATCHES  # steps in which an engine may compile, compare and learn, and steps that count
-
-Step = Callable[[Tensor, Tensor, Tensor], Any]  # x, y, and the samples' numbers on the CPU
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to train, and how often the host waits in each of its steps, once the first ones are over.
-
-    Parameters
-    ----------
-    name, why
-        As the page shows it, and what is waited for.
-    queue
-        Reads and blocking copies: the host waits until the device has done everything before.
-    event
-        Waits for two numbers that were sent ahead, while the device works on.
-    build
-        Makes the step of a model.
-    """
-
-    name: str
-    queue: int
-    event: int
-    why: str
-    build: Callable[[nn.Module], Step]
-
-
-def _loop(loss_of: Callable[[Tensor, Tensor], Tensor], model: nn.Module, run: Callable[[Tensor], Tensor]) -> Step:
-    optimizer = sgd(model, fused=True)
-
-    def step(x: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = loss_of(run(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
-
-
-def _mean(model: nn.Module) -> Step:
-    return _loop(lambda outputs, y: ordered_mean(CE(outputs, y), Q), model, model)
-
-
-def _loss(q: Any, criterion: Callable[..., Tensor] = CE) -> Callable[[nn.Module], Step]:
-    return lambda model: _loop(OrderedLoss(criterion, q=q), model, model)
-
-
-def _selective(model: nn.Module) -> Step:
-    return _loop(lambda outputs, y: ordered_mean(CE(outputs, y), Q), model, selective_backward(model))
-
-
-def _step(q: Any = Q, fused: bool = True, parts: int = 1, **options: Any) -> Callable[[nn.Module], Step]:
-    def build(model: nn.Module) -> Step:
-        device = next(model.parameters()).device
-        more = {"scaler": torch.amp.GradScaler(device.type, init_scale=8.0)} if options.get("scaler") else {}
-        step = OrderedStep(model, CE, sgd(model, fused=fused), q=q, **{**options, **more})
-        if parts > 1:
-            return lambda x, y, index: step(list(zip(x.chunk(parts), y.chunk(parts), strict=True)))
-        memory = isinstance(options.get("engine"), Memory)
-        return lambda x, y, index: step(x, y, index=index if memory else None)
-
-    return build
-
-
-FUSED = "`dense`, fixed q, fused optimizer"
-_SCALER = "`GradScaler`: whether the gradients are finite"
-_GRADIENT = "which samples have a gradient"
-_MEMORY = "the largest index, how many samples are new, which to score; two copies to the device"
-WAYS = [
-    Way("`ordered_mean` in a loop", 0, 0, "", _mean),
-    Way("`OrderedLoss`, fixed q", 0, 0, "", _loss(Q)),
-    Way("`OrderedLoss`, `AccuracyRule`", 0, 0, "", _loss(AccuracyRule(), multiclass_hinge)),
-    Way("`OrderedLoss`, `LossMassRule`", 0, 0, "", _loss(LossMassRule())),
-    Way(FUSED, 0, 1, "", _step(engine="dense")),
-    Way("`dense`, fixed q, fused optimizer, clipped", 0, 1, "", _step(engine="dense", max_grad_norm=1.0)),
-    Way('`dense`, fixed q, fused optimizer, `nonfinite="skip"`', 0, 0, "", _step(engine="dense", nonfinite="skip")),
-    Way("`dense`, fixed q, any other optimizer", 0, 1, "", _step(fused=False, engine="dense")),
-    Way("`dense`, `AccuracyRule`", 0, 1, "", _step(AccuracyRule(), engine="dense")),
-    Way("`dense`, `LossMassRule`", 0, 1, "", _step(LossMassRule(), engine="dense")),
-    Way("`dense`, `GradScaler`, fused optimizer", 0, 1, "", _step(engine="dense", scaler=True)),
-    Way("`dense`, `GradScaler`, any other", 1, 1, _SCALER, _step(fused=False, engine="dense", scaler=True)),
-    Way("`auto`, model too small for `rows`", 0, 1, "", _step(engine="auto")),
-    Way("`twopass`", 1, 1, "whether both passes agree", _step(engine="twopass")),
-    Way("`rows`", 1, 1, _GRADIENT, _step(engine=Rows())),
-    Way("`selective_backward` in a loop", 1, 0, _GRADIENT, _selective),
-    Way("two micro-batches", 3, 1, "which samples are kept; twice, whether passes agree", _step(parts=2)),
-    Way("`memory`, the rest as `dense`", 5, 1, _MEMORY, _step(engine=Memory(candidates=12))),
-]
-
-
-def page_table() -> str:
-    """`WAYS` as the page shows it."""
-    lines = [
-        "| step | waits for the queue | waits for an event | what the queue is waited for |",
-        "| --- | --- | --- | --- |",
-    ]
-    return "\n".join([*lines, *(f"| {way.name} | {way.queue} | {way.event} | {way.why} |" for way in WAYS)])
-
-
-def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
-    torch.manual_seed(1)
-    return [(*batch(S), torch.arange(i * S, (i + 1) * S)) for i in range(BATCHES)]
-
-
-def new_model(device: str, build: Callable[[], nn.Module] = network) -> nn.Module:
-    """The same weights on either device."""
-    torch.manual_seed(0)
-    return build().to(device)
-
-
-def train(
-    way: Way, device: str, build: Callable[[], nn.Module] = network
-) -> tuple[list[Tensor], list[Any], list[Waits]]:
-    """Weights, what the steps returned, and what made the host wait in the last of them."""
-    model = new_model(device, build)
-    step, waits, found = way.build(model), [], []
-    moved = [(x.to(device), y.to(device), index) for x, y, index in batches()]
-    for number in range(WARM + STEADY):
-        with watching() as seen:
-            found.append(step(*moved[number % BATCHES]))
-        if number >= WARM and not _is_audit(found[-1]):
-            waits.append(seen)
-    return [w.cpu() for w in weights(model)], found, waits
-
-
-def _is_audit(record: Any) -> bool:
-    """Whether the engine with a memory scored the whole batch, at random: its reads are those of the page's text."""
-    return getattr(record, "engine", "") == "dense" and getattr(record, "recall", None) == 1.0
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a.cpu(), b.cpu())
-
-
-def _check_way(way: Way) -> Callable[[], None]:
-    def check() -> None:
-        on_cpu, expected, _ = train(way, "cpu")
-        on_device, found, waits = train(way, NAME)
-        for a, b in zip(on_device, on_cpu, strict=True):
-            close(a, b)
-        for a, b in zip(found, expected, strict=True):
-            if isinstance(b, Tensor):
-                close(a, b)
-            else:
-                assert (a.q, a.count, a.engine) == (b.q, b.count, b.engine)
-                assert a.losses.device.type == a.rows.device.type == NAME
-                assert torch.equal(a.rows.cpu(), b.rows)
-                for name in ("losses", "ordered_loss", "mean_loss", "correct"):
-                    close(getattr(a, name).float(), getattr(b, name).float())
-        assert waits
-        for seen in waits:
-            assert seen.counts == (way.queue, way.event), f"{seen.reads=}, {seen.uploads=}, {seen.events=}"
-
-    return check
-
+from tests.step_parts import CE, sgd, weights
 
 LOSSES = {
     "random": lambda: torch.randn(1000),
@@ -405,8 +253,8 @@ def check_convolutions_train_as_on_the_cpu_with_every_engine() -> None:
 
 
 def check_the_random_control_keeps_the_rows_of_the_cpu_and_reads_nothing() -> None:
-    way = Way("", 0, 1, "", _step(engine="dense", selection="random"))
-    _check_way(way)()
+    way = Way("", 0, 1, "", step_of(engine="dense", selection="random"))
+    trains_as_on_the_cpu(way)()
 
 
 def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
@@ -442,11 +290,11 @@ def check_a_record_waits_for_nothing_until_it_is_read() -> None:
 
 
 def check_auto_runs_rows_on_the_device_where_that_pays() -> None:
-    way = Way("", 1, 1, "", _step(engine="auto"))
+    way = Way("", 1, 1, "", step_of(engine="auto"))
     with patch("ordered_sgd.engines.auto.ROWS_FROM", 1):
         _, found, _ = train(way, NAME)
         assert found[-1].engine == "rows"
-        _check_way(way)()
+        trains_as_on_the_cpu(way)()
 
 
 def check_the_tests_that_need_an_accelerator_pass_on_it() -> None:
@@ -537,7 +385,7 @@ def check_a_copy_that_was_sent_holds_garbage_until_its_event() -> None:
 
 CHECKS: dict[str, Callable[[], None]] = {
     name.removeprefix("check_"): value for name, value in list(globals().items()) if name.startswith("check_")
-} | {f"steps of {way.name}": _check_way(way) for way in WAYS}
+} | {f"steps of {way.name}": trains_as_on_the_cpu(way) for way in WAYS}
 
 
 def main() -> None:

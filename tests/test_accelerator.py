@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.accelerator_cases import CHECKS, WAYS, page_table
+from tests.accelerator_cases import CHECKS
+from tests.accelerator_ways import WAYS, page_table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "gpus.md"
