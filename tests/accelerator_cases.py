@@ -257,6 +257,16 @@ def check_the_random_control_keeps_the_rows_of_the_cpu_and_reads_nothing() -> No
     trains_as_on_the_cpu(way)()
 
 
+def check_whole_batches_and_trimmed_or_capped_losses_train_as_on_the_cpu_and_read_nothing() -> None:
+    for build in (
+        step_of(q=1.0),
+        step_of(q=1.0, parts=2),
+        step_of(engine="dense", trim=2, trim_epochs=0),
+        step_of(engine="dense", cap=1.0),
+    ):
+        trains_as_on_the_cpu(Way("", 0, 1, "", build))()
+
+
 def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
     trackers = {}
     for device in ("cpu", NAME):

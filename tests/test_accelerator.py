@@ -22,7 +22,7 @@ def found() -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "tests.accelerator_cases"]
     run = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT, capture_output=True, text=True, timeout=300
+        command, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stderr
     results: dict[str, str] = json.loads(run.stdout.rpartition("\n")[2])
