@@ -141,7 +141,7 @@ class Writes(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         named = [(name, p, p.detach()) for name, p in model.named_parameters() if type(p) is nn.Parameter]
         self._before = named
-        self._stored = {held.untyped_storage().data_ptr(): (name, p) for name, p, held in named}
+        self._stored = {_storage(held): (name, p) for name, p, held in named}
         self._copies: dict[str, tuple[nn.Parameter, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -152,7 +152,7 @@ class Writes(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _keep(self, written: Tensor) -> None:
-        name, p = self._stored.get(written.untyped_storage().data_ptr(), (None, None))
+        name, p = self._stored.get(_storage(written), (None, None))
         if name is not None and p is not None and name not in self._copies:
             self._copies[name] = p, p.detach().clone()
 
@@ -161,13 +161,19 @@ class Writes(TorchDispatchMode):
         replaced = {
             name: (p, held)
             for name, p, held in self._before
-            if p.data_ptr() != held.data_ptr() and not torch.equal(p, held)
+            if _storage(p) != _storage(held) and not torch.equal(p, held)
         }
         for p, held in replaced.values():
             p.data = held
         for p, value in self._copies.values():
             p.data.copy_(value)
         return next(iter(self._copies | replaced), None)
+
+
+def _storage(tensor: Tensor) -> int:
+    """What tells storages apart; the address of the data does not on every device."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
 
 
 @contextmanager
