@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# pytest with branch coverage on two cores, tests of a group on the same one; slow and bench stay out (pyproject.toml)
+# pytest on two cores, tests of a group on the same one; slow and bench stay out (pyproject.toml)
 PYTEST := $(BIN)/python -m pytest -q
 TWO := -n 2 --dist loadgroup
 
@@ -30,10 +30,10 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint  ## lint, types, tests and doctests; minutes
-	$(PYTEST) $(TWO) --cov --cov-report=term
+	$(PYTEST) $(TWO)
 
-test-all: lint  ## the slow tests as well
-	$(PYTEST) $(TWO) -m "not bench"
+test-all: lint  ## the slow tests as well, with coverage, which nearly doubles the time
+	$(PYTEST) $(TWO) -m "not bench" --cov --cov-report=term
 
 bench: $(READY)  ## measure the speed bars, one at a time; keep the machine quiet
 	$(PYTEST) -m bench -rA tests/speed

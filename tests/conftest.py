@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-compo
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Files as parameters are named by a number: those that hold the time would differ between two workers."""
     return argname if isinstance(val, bytes) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # modules and thousands of tests stay: every full collection would walk over them
 
 
 @pytest.fixture(autouse=True)

@@ -188,7 +188,7 @@ TABLE = [
         "bench",
         works=(
             *("step", "--models", "logistic", "--s", "8", "--q", "4", "--threads", "1", "--rounds", "2"),
-            *("--no-probe", "--out", "b"),
+            *("--rows", "dense,twopass", "--no-probe", "--out", "b"),  # all kinds of step: tests/lab/bench
         ),
         wrong=(
             (("step", "--models", "lennet"), "osgd bench: --models must be one of lenet, "),
