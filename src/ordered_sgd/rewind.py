@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -127,7 +127,27 @@ def _numbers_of(module: nn.Module) -> dict[str, float]:
     return {name: value for name, value in held if isinstance(value, int | float) and name != "training"}
 
 
-class Writes(TorchDispatchMode):
+class Watch(TorchDispatchMode):
+    """Looks at every operator; inside, nothing is compiled, since torch refuses to while operators are looked at."""
+
+    supports_higher_order_operators = True  # such as flex_attention: they run as they are
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inside: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> Self:
+        self._inside.append(eagerly())
+        self._inside[-1].__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self._inside.pop().__exit__(*raised)
+
+
+class Writes(Watch):
     """Keeps parameters as they were before a pass that writes to them, as one that moves an average of weights.
 
     Parameters
@@ -138,15 +158,16 @@ class Writes(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         named = [(name, p, p.detach()) for name, p in model.named_parameters() if type(p) is nn.Parameter]
         self._before = named
         self._stored = {_storage(held): (name, p) for name, p, held in named}
         self._copies: dict[str, tuple[nn.Parameter, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable and func is not torch.ops.aten.embedding_renorm_.default:
-            for given, argument in zip(args, func._schema.arguments, strict=False):
+        schema = getattr(func, "_schema", None)
+        if schema is not None and schema.is_mutable and func is not torch.ops.aten.embedding_renorm_.default:
+            for given, argument in zip(args, schema.arguments, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Tensor):
                     self._keep(given)
         return func(*args, **(kwargs or {}))
@@ -177,8 +198,8 @@ def _storage(tensor: Tensor) -> int:
 
 
 @contextmanager
-def eagerly(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, nothing that the user compiled is compiled: what is run once is not worth it."""
+def eagerly(modules: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Inside, what the user compiled runs as if it were not, and the given modules are called plainly."""
     compiled = [(module, module._compiled_call_impl) for module in modules if module._compiled_call_impl is not None]
     with ExitStack() as undo:
         if "torch._dynamo" in sys.modules:

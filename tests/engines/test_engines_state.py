@@ -110,3 +110,34 @@ def test_a_python_counter_moves_once_a_step_and_compiles_nothing_again(engine: s
             record = step(x, y, index=torch.arange(len(x)))
     assert model.calls == 30
     assert record.engine == ("dense" if engine == "auto" else engine)
+
+
+class Compiled(nn.Module):
+    """Has a part that the user compiled in one piece, which torch does not do while operations are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network()
+        self.part = torch.compile(torch.sin, fullgraph=True, backend="eager")
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.part(self.layers(x))
+        return out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_a_part_that_the_user_compiled_in_one_piece_trains_as_it_does_densely(engine: str) -> None:
+    found = []
+    for one in ("dense", engine):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Compiled()
+        step = OrderedStep(model, CE, sgd(model), q=4, engine=one)  # type: ignore[arg-type]
+        torch.manual_seed(1)
+        with quiet():
+            for _ in range(3):
+                step(*batch(), index=torch.arange(32))
+        found.append(weights(model))
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)

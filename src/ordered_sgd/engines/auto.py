@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
@@ -19,7 +18,7 @@ from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.rows import Rows, check_verify_every
 from ordered_sgd.engines.twopass import TwoPass, TwoPassEngine
 from ordered_sgd.errors import first_line, message, warn
-from ordered_sgd.rewind import device_of, eagerly, random_state, restore_random_state
+from ordered_sgd.rewind import Watch, device_of, eagerly, random_state, restore_random_state
 
 log = logging.getLogger("ordered_sgd")
 
@@ -212,11 +211,11 @@ _RECURRENT = {
 }
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(Watch):
     """Counts the floating-point operations of products and convolutions, where nearly all of them are."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

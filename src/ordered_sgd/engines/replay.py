@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rewind import Watch
 from ordered_sgd.selection import select_rows
 
 # Operators that only draw. Others that may draw, such as attention with dropout, compute from samples as well: they are
@@ -22,11 +22,11 @@ def _draws(func: Any) -> bool:
     return _DRAWS.match(str(func)) is not None
 
 
-class Drawn(TorchDispatchMode):
+class Drawn(Watch):
     """Keeps what random operators return; `again` gives the chosen rows of it in the same order."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.values: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,9 +41,9 @@ class Drawn(TorchDispatchMode):
         return _Again(self.values, rows, s)
 
 
-class _Again(TorchDispatchMode):
+class _Again(Watch):
     def __init__(self, values: list[Any], rows: Tensor, s: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.values, self.rows, self.s = iter(values), rows, s
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
