@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.rewind import eagerly
+from ordered_sgd.watch import eagerly
 
 SAMPLES = 6
 # Not symmetric: pairs of neighbours, halves and a reversed batch must not look the same among the kept rows.

@@ -1,233 +1,191 @@
-"""What a second pass over a batch, or a step that is given up, must not disturb: random numbers, buffers, counters."""
+"""What a second pass, or a step that is given up, must not disturb: random numbers, and what modules hold."""
 
+import random
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Set
+from types import NoneType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+
+LEARNT_IN = 4  # times that all tensors are copied: with micro-batches it is more than once before the model is run
+SMALL = 2**14  # elements of a tensor that is always copied: it may change for the first time in any step
+# what every module holds is not state of a forward pass; the compiled call is set by the user
+_OWN = {*vars(nn.Module()), "_compiled_call_impl"}
 
 
-class Copy(NamedTuple):
-    """A buffer of a module by its name, the tensor that it was, and what that held."""
-
-    module: nn.Module
-    name: str
-    buffer: Tensor
-    value: Tensor
-
-
-class Number(NamedTuple):
-    """A Python number on a module, as a counter of calls; None where the module had none of that name."""
+class Held(NamedTuple):
+    """What a module held besides parameters and modules, by name, and copies of what may be changed in place."""
 
     module: nn.Module
-    name: str
-    value: float | None
+    buffers: dict[str, Tensor | None]
+    others: dict[str, Any]
+    copies: dict[str, Tensor]
+    contents: dict[str, Any]
 
 
-class Saved(NamedTuple):
-    """What a pass may change, as it was."""
-
-    buffers: list[Copy]
-    numbers: list[Number]
-
-
-LEARNT_IN = 4  # times that buffers are saved: with micro-batches it is more than once before the model is run
+Saved = list[Held]
 
 
 class Buffers:
-    """What a forward pass changes: running statistics, power iterations, and Python numbers such as counters.
+    """What a forward pass may change: buffers, and tensors, numbers, texts, lists, dicts and None that modules hold.
 
-    They are those of the model and of other modules that a pass runs, such as a criterion. Buffers of normalisation are
-    known. Which others change is learnt, so that masks and tables are not copied at every step: from their values in
-    the first steps, and later from their version counters, or when another tensor is in their place. Python numbers
-    are learnt in the first steps alone.
+    They are those of the model and of other modules that a pass runs, such as a criterion. Examples are running
+    statistics, power iterations, averages that start after some epochs, a recurrent state, a counter of calls, a cache.
+    Of a list or a dict the entries are put back, not what they hold. Large tensors, as masks and tables, are not copied
+    at every step: which of them change is learnt from their values in the first steps, and later from their version
+    counters.
     """
 
     def __init__(self, model: nn.Module, *others: nn.Module) -> None:
         self.model, self.modules = model, (model, *others)
-        self._none = all(next(module.buffers(), None) is None for module in self.modules)
-        self._all: list[Copy] = []  # copies of all, while it is learnt
         self._saves = 0
-        self._seen: dict[tuple[nn.Module, str], tuple[Tensor, int]] = {}
-        self._changing: set[tuple[nn.Module, str]] = set()
-        self._numbers: dict[nn.Module, dict[str, float]] = {}  # of all modules, while it is learnt
-        self._counting: set[tuple[nn.Module, str]] = set()
+        self._changing: set[tuple[nn.Module, str]] = set()  # large tensors
+        self._last: Saved = []
+        self._versions: dict[tuple[nn.Module, str], tuple[Tensor, int]] = {}
 
     def save(self) -> Saved:
-        """Copies of what may change: all of it at first, later what has changed so far."""
+        """What the modules hold now."""
         self._learn()
         self._saves += 1
-        learning = self._saves <= LEARNT_IN
-        modules = [m for module in self.modules for m in module.modules()] if learning or not self._none else []
-        found = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
-        # torch's kernels update running statistics without counting a version
-        saved = [
-            Copy(m, name, b, b.clone())
-            for m, name, b in found
-            if learning or (m, name) in self._changing or isinstance(m, _NormBase)
-        ]
-        self._all = saved if learning else []
-        self._seen = {(m, name): (b, b._version) for m, name, b in found}
-        self._numbers = {m: _numbers_of(m) for m in modules} if learning else {}
-        counting = [Number(m, name, vars(m).get(name)) for m, name in self._counting]
-        return Saved(saved, [Number(m, *one) for m, all_ in self._numbers.items() for one in all_.items()] or counting)
+        self._versions = {}
+        modules = dict.fromkeys(m for module in self.modules for m in module.modules())
+        # a lazy module turns into another one in its first pass
+        saved = [self._held(module) for module in modules if not isinstance(module, LazyModuleMixin)]
+        self._last = saved if self._saves <= LEARNT_IN else []
+        return saved
+
+    def _held(self, module: nn.Module) -> Held:
+        buffers, others = dict(module._buffers), _others(module)
+        copies = {}
+        for name, value in (others | buffers).items():
+            if isinstance(value, Tensor) and not is_lazy(value):
+                # torch's kernels update running statistics without counting a version
+                small = value.numel() <= SMALL or isinstance(module, _NormBase)
+                if small or self._saves <= LEARNT_IN or (module, name) in self._changing:
+                    copies[name] = value.clone()
+                if not small:
+                    self._versions[module, name] = value, value._version
+        contents = {name: value.copy() for name, value in others.items() if type(value) in (list, dict)}
+        return Held(module, buffers, others, copies, contents)
 
     @torch.no_grad()
     def load(self, saved: Saved, where: Tensor | None = None) -> None:
-        """Put the copies back; with `where`, a 0-dim flag on the device, only if it is set, and only buffers."""
+        """Put all of it back; with `where`, a 0-dim flag on the device, only buffers, and only if it is set."""
         self._learn()
-        for module, name, buffer, value in saved.buffers:
-            now = module._buffers[name]
-            if where is not None and now is not None:
-                new = torch.where(where > 0, value, now)
-                if now is buffer:
-                    buffer.copy_(new)
-                else:
-                    module._buffers[name] = buffer = new
-            else:
-                module._buffers[name] = buffer
+        for held in saved:
+            if where is not None:
+                _load_where(held, where)
+                continue
+            module = held.module
+            _put_back(module._buffers, module._buffers.keys(), held.buffers)
+            _put_back(vars(module), _others(module).keys(), held.others)
+            for name, before in held.contents.items():
+                _refill(held.others[name], before)
+            for name, value in (held.others | held.buffers).items():
+                copy = held.copies.get(name)
                 # writing would tell autograd that a saved tensor has changed
-                if buffer.device.type != "cpu" or not torch.equal(buffer, value):
-                    buffer.copy_(value)
-            self._seen[module, name] = buffer, buffer._version  # this change was ours
-        self._all = []
-        if where is None:
-            self._put_back(saved.numbers)
-
-    def _put_back(self, numbers: list[Number]) -> None:
-        """Set the numbers that a pass has changed; one that it has made is taken away."""
-        known = {(module, name): value for module, name, value in numbers}
-        for module, name in self._counting:
-            value = known.get((module, name))
-            if value is not None:
-                vars(module)[name] = value
-            else:
-                vars(module).pop(name, None)
-        self._numbers = {m: _numbers_of(m) for m in self._numbers}
+                if copy is not None and (value.device.type != "cpu" or not torch.equal(value, copy)):
+                    value.copy_(copy)
+                if (module, name) in self._versions:
+                    self._versions[module, name] = value, value._version  # this change was ours
+        self._last = []
 
     def _learn(self) -> None:
-        """Note what has changed since it was last looked at."""
-        for (module, name), (buffer, version) in self._seen.items():
-            if module._buffers.get(name) is not buffer or buffer._version != version:
+        """Note which large tensors have changed since they were last looked at."""
+        for (module, name), (tensor, version) in self._versions.items():
+            if tensor._version != version:
                 self._changing.add((module, name))
-        for module, name, buffer, value in self._all:
-            if not torch.equal(buffer, value):  # by way of .data no version is counted
-                self._changing.add((module, name))
-        for module, before in self._numbers.items():
-            self._counting |= {(module, name) for name, _ in before.items() ^ _numbers_of(module).items()}
+        for held in self._last:
+            for name, copy in held.copies.items():
+                value: Any = (held.others | held.buffers)[name]
+                if (held.module, name) in self._versions and not torch.equal(value, copy):
+                    self._changing.add((held.module, name))  # by way of .data no version is counted
 
 
-def _numbers_of(module: nn.Module) -> dict[str, float]:
-    """Python numbers and flags that a module holds, but whether it is in training."""
-    held = vars(module).items()
-    return {name: value for name, value in held if isinstance(value, int | float) and name != "training"}
+def _others(module: nn.Module) -> dict[str, Any]:
+    """Plain tensors, numbers, texts, lists, dicts and None that a module holds; a tensor of a graph is none of them."""
+    plain = (int, float, str, list, dict, NoneType, Tensor)
+    held = ((name, value) for name, value in vars(module).items() if isinstance(value, plain) and name not in _OWN)
+    return {name: value for name, value in held if not (isinstance(value, Tensor) and value.requires_grad)}
 
 
-class Watch(TorchDispatchMode):
-    """Looks at every operator; inside, nothing is compiled, since torch refuses to while operators are looked at."""
-
-    supports_higher_order_operators = True  # such as flex_attention: they run as they are
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._inside: list[AbstractContextManager[None]] = []
-
-    def __enter__(self) -> Self:
-        self._inside.append(eagerly())
-        self._inside[-1].__enter__()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        self._inside.pop().__exit__(*raised)
+def _put_back(now: dict[str, Any], names: Set[str], before: Mapping[str, Any]) -> None:
+    """Make the entries of these names those of before; what is new is taken away."""
+    for name in names - before.keys():
+        del now[name]
+    for name, value in before.items():
+        if now.get(name, now) is not value:
+            now[name] = value
 
 
-class Writes(Watch):
-    """Keeps parameters as they were before a pass that writes to them, as one that moves an average of weights.
-
-    Parameters
-    ----------
-    model
-        Whose parameters are watched; an embedding that bounds the norm of its rows may do so: a second time it changes
-        nothing.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        named = [(name, p, p.detach()) for name, p in model.named_parameters() if type(p) is nn.Parameter]
-        self._before = named
-        self._stored = {_storage(held): (name, p) for name, p, held in named}
-        self._copies: dict[str, tuple[nn.Parameter, Tensor]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        schema = getattr(func, "_schema", None)
-        if schema is not None and schema.is_mutable and func is not torch.ops.aten.embedding_renorm_.default:
-            for given, argument in zip(args, schema.arguments, strict=False):
-                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Tensor):
-                    self._keep(given)
-        return func(*args, **(kwargs or {}))
-
-    def _keep(self, written: Tensor) -> None:
-        name, p = self._stored.get(_storage(written), (None, None))
-        if name is not None and p is not None and name not in self._copies:
-            self._copies[name] = p, p.detach().clone()
-
-    def undone(self) -> str | None:
-        """The name of a parameter that was written to, after all of them were put back; None if none was."""
-        replaced = {
-            name: (p, held)
-            for name, p, held in self._before
-            if _storage(p) != _storage(held) and not torch.equal(p, held)
-        }
-        for p, held in replaced.values():
-            p.data = held
-        for p, value in self._copies.values():
-            p.data.copy_(value)
-        return next(iter(self._copies | replaced), None)
+def _refill(now: Any, before: Any) -> None:
+    """Make the entries of a list or a dict those of before, if one of them is another."""
+    entries = (lambda held: [*held.keys(), *held.values()]) if isinstance(now, dict) else list
+    pairs = zip(entries(now), entries(before), strict=False)
+    if len(now) == len(before) and all(one is other for one, other in pairs):
+        return
+    now.clear()
+    (now.update if isinstance(now, dict) else now.extend)(before)
 
 
-def _storage(tensor: Tensor) -> int:
-    """What tells storages apart; the address of the data does not on every device."""
-    number: int = tensor.untyped_storage()._cdata
-    return number
+def is_unfinished(model: nn.Module) -> bool:
+    """Whether a first pass will make some of the model's parameters, as that of `nn.LazyLinear` does."""
+    return any(isinstance(module, LazyModuleMixin) for module in model.modules())
 
 
-@contextmanager
-def eagerly(modules: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Inside, what the user compiled runs as if it were not, and the given modules are called plainly."""
-    compiled = [(module, module._compiled_call_impl) for module in modules if module._compiled_call_impl is not None]
-    with ExitStack() as undo:
-        if "torch._dynamo" in sys.modules:
-            undo.enter_context(torch.compiler.set_stance("force_eager"))
-        for module, call in compiled:
-            undo.callback(setattr, module, "_compiled_call_impl", call)
-            module._compiled_call_impl = None
-        yield
+def _load_where(held: Held, where: Tensor) -> None:
+    """Put the buffers of a module back if the flag is set."""
+    for name, buffer in held.buffers.items():
+        now, copy = held.module._buffers.get(name), held.copies.get(name)
+        if now is None or copy is None or buffer is None:
+            continue
+        new = torch.where(where > 0, copy, now)
+        if now is buffer:
+            buffer.copy_(new)
+        else:
+            held.module._buffers[name] = new
 
 
-def random_state(device: torch.device) -> list[Tensor]:
-    """State of the generators that dropout draws from: the CPU's and, on an accelerator, the device's."""
+class RandomState(NamedTuple):
+    """States of the generators that a model may draw from: torch's for the CPU and the device, Python's and NumPy's."""
+
+    torch: list[Tensor]
+    python: Any
+    numpy: Any
+
+
+def random_state(device: torch.device) -> RandomState:
+    """The states now."""
     states = [torch.get_rng_state()]
     if device.type not in ("cpu", "meta"):
         states.append(torch.get_device_module(device).get_rng_state(device))
-    return states
+    numpy = sys.modules.get("numpy")
+    return RandomState(states, random.getstate(), None if numpy is None else numpy.random.get_state())
 
 
-def restore_random_state(states: list[Tensor], device: torch.device) -> None:
+def restore_random_state(state: RandomState, device: torch.device) -> None:
     """Put the generators back."""
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.get_device_module(device).set_rng_state(states[1], device)
+    torch.set_rng_state(state.torch[0])
+    if len(state.torch) > 1:
+        torch.get_device_module(device).set_rng_state(state.torch[1], device)
+    restore_host_random_state(state)
 
 
-def same_random_state(a: list[Tensor], b: list[Tensor]) -> bool:
-    """Whether nothing was drawn between two states of the same generators."""
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+def restore_host_random_state(state: RandomState) -> None:
+    """Put Python's and NumPy's generators back."""
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy"].random.set_state(state.numpy)
+
+
+def same_random_state(a: RandomState, b: RandomState) -> bool:
+    """Whether nothing was drawn from torch's generators in between."""
+    return all(torch.equal(one, other) for one, other in zip(a.torch, b.torch, strict=True))
 
 
 def device_of(model: nn.Module) -> torch.device:

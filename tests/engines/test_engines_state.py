@@ -1,10 +1,15 @@
 """What a pass changes besides the parameters moves once a step, however many passes an engine runs."""
 
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd import OrderedStep
+from ordered_sgd import OrderedStep, ordered_mean, selective_backward
 from ordered_sgd.engines import ENGINES
 from tests.contracts.engine_checks import quiet
 from tests.step_parts import CE, batch, network, same, sgd, weights
@@ -141,3 +146,144 @@ def test_a_part_that_the_user_compiled_in_one_piece_trains_as_it_does_densely(en
         found.append(weights(model))
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other)
+
+
+class Stateful(nn.Module):
+    """A network whose forward keeps something between steps, in a way of its own."""
+
+    average: Tensor
+
+    def __init__(self, keep: Callable[["Stateful", Tensor], Tensor], **held: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.keep = nn.Linear(6, 8), nn.Linear(8, 4), keep
+        self.calls = 0
+        self.register_buffer("average", torch.zeros(8))
+        for name, value in held.items():
+            setattr(self, name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = self.first(x).tanh()
+        out: Tensor = self.last(h + self.keep(self, h.detach()))
+        return out
+
+
+def late_average(model: Stateful, h: Tensor) -> Tensor:
+    before = model.average.clone()
+    if model.calls > 6:
+        model.average.lerp_(h.mean(0), 0.5)
+    return before
+
+
+def late_number(model: Any, h: Tensor) -> Tensor:
+    if model.calls % 5 == 0:
+        model.rare += 1
+    return torch.full((8,), float(model.rare))
+
+
+def plain_tensor(model: Any, h: Tensor) -> Tensor:
+    before = model.plain
+    model.plain = 0.9 * model.plain + 0.1 * h.mean(0)
+    return cast("Tensor", before)
+
+
+def plain_tensor_in_place(model: Any, h: Tensor) -> Tensor:
+    before = model.plain.clone()
+    model.plain.lerp_(h.mean(0), 0.1)
+    return cast("Tensor", before)
+
+
+def late_buffer(model: Any, h: Tensor) -> Tensor:
+    if not hasattr(model, "late"):
+        model.register_buffer("late", torch.zeros(8))
+    before = model.late.clone()
+    model.late += h.mean(0)
+    return cast("Tensor", before)
+
+
+def listed(model: Any, h: Tensor) -> Tensor:
+    model.log.append(len(model.log))
+    return h.new_full((8,), 0.1 * len(model.log))
+
+
+def cached(model: Any, h: Tensor) -> Tensor:
+    if h.shape[1] not in model.cache:
+        model.cache[h.shape[1]] = torch.randn(8)
+    return cast("Tensor", model.cache[h.shape[1]])
+
+
+def dropped_by(draw: Callable[[], float]) -> Callable[[Stateful, Tensor], Tensor]:
+    return lambda model, h: h if draw() < 0.5 else -h
+
+
+KEPT: dict[str, Callable[[], nn.Module]] = {
+    "an average that starts late": lambda: Stateful(late_average),
+    "a number that moves late": lambda: Stateful(late_number, rare=0),
+    "a plain tensor": lambda: Stateful(plain_tensor, plain=torch.zeros(8)),
+    "a plain tensor in place": lambda: Stateful(plain_tensor_in_place, plain=torch.zeros(8)),
+    "a buffer registered late": lambda: Stateful(late_buffer),
+    "a list": lambda: Stateful(listed, log=[]),
+    "a cache": lambda: Stateful(cached, cache={}),
+    "Python's random numbers": lambda: Stateful(dropped_by(random.random)),
+    "NumPy's random numbers": lambda: Stateful(dropped_by(np.random.random)),
+    "lazy layers": lambda: nn.Sequential(nn.LazyLinear(8), nn.Dropout(0.5), nn.LazyBatchNorm1d(), nn.Linear(8, 4)),
+}
+
+
+def trained(make: Callable[[], nn.Module], how: str) -> dict[str, Any]:
+    """What is left of a training, and where the generators stand."""
+    torch._dynamo.reset()
+    for seed in (torch.manual_seed, random.seed, np.random.seed):
+        seed(0)
+    model = make()
+    optimizer = sgd(model)
+    step = None if how == "selective" else OrderedStep(model, CE, optimizer, q=4, engine=how)  # type: ignore[arg-type]
+    if step is None:
+        selective_backward(model)
+    with quiet():
+        for _ in range(9):
+            x, y = batch(12)
+            if step is not None:
+                step(x, y)
+                continue
+            optimizer.zero_grad()
+            ordered_mean(CE(model(x), y), q=4).backward()
+            optimizer.step()
+    held = {name: value for name, value in vars(model).items() if name in ("calls", "rare", "plain", "log")}
+    generators = {"torch": torch.rand(()), "python": random.random(), "numpy": np.random.random()}  # noqa: NPY002
+    return {
+        **{name: p.detach() for name, p in model.named_parameters()},
+        **dict(model.named_buffers()),
+        **held,
+        **generators,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Lazy modules are a new feature")
+@pytest.mark.parametrize("how", ["rows", "twopass", "selective"])
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_a_forward_keeps_moves_once_a_step(kept: str, how: str) -> None:
+    found, expected = (trained(KEPT[kept], one) for one in (how, "dense"))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+class Pairs(nn.Module):
+    """Takes its samples in pairs, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.view(x.shape[0] // 2, 2, 6)).flatten(0, 1)
+        return out
+
+
+def test_twopass_runs_densely_once_some_samples_cannot_be_run_alone() -> None:
+    model = Pairs()
+    step = OrderedStep(model, CE, sgd(model), q=3, engine="twopass")
+    assert [step(*batch(12)).engine for _ in range(2)] == ["dense", "dense"]
+    assert step.why is not None
+    assert "cannot be run by themselves (shape '[1, 2, 6]' is invalid" in step.why

@@ -12,7 +12,7 @@ from ordered_sgd.agreement import agree
 from ordered_sgd.engines.parallel import OneProcess, Replicated
 from ordered_sgd.engines.phases import Computed, Kept, Losses, Right, Score, Scored, which_right
 from ordered_sgd.errors import ArgumentError, message, warn
-from ordered_sgd.rewind import Buffers, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Buffers, RandomState, Saved, device_of, random_state, restore_random_state
 
 
 def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | None:
@@ -113,7 +113,7 @@ class PartsScored:
     engine: MicroBatches
     batches: Sequence[Any]
     scored: list[Losses]
-    before: list[tuple[list[Tensor], Saved]]
+    before: list[tuple[RandomState, Saved]]
     positions: None = None
 
     def backward(self, kept: Kept) -> Computed:

@@ -15,10 +15,13 @@ from ordered_sgd.engines.phases import Parts, Score
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import first_line, message, warn
 from ordered_sgd.generic_position import KEPT, ROUNDINGS, SAMPLES, TOLERANCE, in_generic_position, sketch, widened
-from ordered_sgd.rewind import Saved, Writes, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import RandomState, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.selective.explain import hint_for
+from ordered_sgd.watch import Writes
 
 log = logging.getLogger("ordered_sgd")
+
+FAILURES = (RuntimeError, IndexError, ValueError)  # of a model that is given fewer samples
 
 
 class Apart:
@@ -82,6 +85,14 @@ class Apart:
         rule = f"not influence each other for engine {self.name}"
         warn(message("OrderedStep", "samples", rule, self.why, self._remedy))
 
+    def cannot_run(self, reason: Exception) -> None:
+        """The model fails on some samples alone: run the whole batch from now on."""
+        self.coupled = True
+        self.everywhere = self.parallel.in_step or not self.parallel.over_ranks
+        why = f"the chosen samples cannot be run by themselves ({first_line(reason)})"
+        self.why = f"{why}. {self._hint}" if self._hint else why
+        log.info("engine %s runs the whole batch: %s", self.name, self.why)
+
     def _look(self, batch: Any) -> None:
         """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
         self.looked = True
@@ -99,18 +110,15 @@ class Apart:
                 where = self._in_generic_position(batch, s)
             if where is not None:
                 self.found(where)
-        except (RuntimeError, IndexError, ValueError) as reason:
+        except FAILURES as reason:
             if self.parallel.in_step:  # the other ranks are in the middle of a pass
                 raise
-            self.coupled = True
-            why = f"the chosen samples cannot be run by themselves ({first_line(reason)})"
-            self.why = f"{why}. {self._hint}" if self._hint else why
-            log.info("engine %s runs the whole batch: %s", self.name, self.why)
+            self.cannot_run(reason)
         finally:
             restore_random_state(random, device)
             self.buffers.load(saved)
 
-    def _as_it_is(self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device) -> tuple[str | None, int]:
+    def _as_it_is(self, batch: Any, random: RandomState, saved: Saved, device: torch.device) -> tuple[str | None, int]:
         """Where samples influence each other by more than rounding may hide, and the number of samples."""
         for weights in (_without_zeros(self.parallel.weights()), nullcontext()):
             with weights:
@@ -144,7 +152,7 @@ class Apart:
         return None
 
     def _largest_error(
-        self, batch: Any, random: list[Tensor], saved: Saved, device: torch.device
+        self, batch: Any, random: RandomState, saved: Saved, device: torch.device
     ) -> tuple[float | None, float, Tensor, int]:
         """Distance of the gradient of every other sample from the dense one, for random weights, and its tolerance."""
         drawn, writes = Drawn(), Writes(self.model)

@@ -18,7 +18,8 @@ from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.rows import Rows, check_verify_every
 from ordered_sgd.engines.twopass import TwoPass, TwoPassEngine
 from ordered_sgd.errors import first_line, message, warn
-from ordered_sgd.rewind import Watch, device_of, eagerly, random_state, restore_random_state
+from ordered_sgd.rewind import device_of, random_state, restore_random_state
+from ordered_sgd.watch import Watch, eagerly
 
 log = logging.getLogger("ordered_sgd")
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.rewind import Watch
 from ordered_sgd.selection import select_rows
+from ordered_sgd.watch import Watch
 
 # Operators that only draw. Others that may draw, such as attention with dropout, compute from samples as well: they are
 # not replayed, and the comparison tells if that matters.

@@ -16,6 +16,7 @@ from ordered_sgd.engines.phases import Ahead, Around, Computed, Kept, Parts, Sco
 from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.twopass import TwoPass
 from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.rewind import is_unfinished
 from ordered_sgd.selective.explain import BackwardFailedError, BackwardReport, NotCompiledError, hint_for
 
 
@@ -74,7 +75,7 @@ class RowsEngine(Stateless):
         through = options.batchnorm is not None
         backend = SelectiveBackend(self.report, batchnorm=through, verify_every=options.verify_every)
         self._runs = CheckedRuns(parts.model, parts.buffers, parts.score, backend)
-        self._broken = False
+        self._model, self._broken, self._unfinished = parts.model, False, True
         reason = why_not()
         if reason is not None:
             self._give_up(reason)
@@ -95,7 +96,8 @@ class RowsEngine(Stateless):
             return self._instead.forward(batch, ahead)
         if not (ahead.keeps_all or self._broken) and self.parallel.over_ranks:
             self._look_at_other_ranks(batch)
-        if ahead.keeps_all or self._broken or length_of(batch) == 0:
+        self._unfinished = self._unfinished and is_unfinished(self._model)
+        if ahead.keeps_all or self._broken or self._unfinished or length_of(batch) == 0:
             return self.dense.forward(batch, ahead)
         through = partial(self.parallel.through, self._runs.compiled, batch)
         try:

@@ -16,12 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.agreement import agree
-from ordered_sgd.engines.apart import Apart, first_difference_of
+from ordered_sgd.engines.apart import FAILURES, Apart, first_difference_of
 from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, Losses, Parts, Right, Scored, Stateless
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import check_choice
-from ordered_sgd.rewind import Saved, device_of, random_state, restore_random_state, same_random_state
+from ordered_sgd.rewind import (
+    RandomState,
+    Saved,
+    device_of,
+    is_unfinished,
+    random_state,
+    restore_host_random_state,
+    restore_random_state,
+    same_random_state,
+)
 
 log = logging.getLogger("ordered_sgd")
 
@@ -80,6 +89,7 @@ class TwoPassEngine(Stateless):
         self._apart = Apart(parts, "twopass", remedy, compares=options.exact, subset=self._subset)
         if not options.exact:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
+        self._unfinished = True  # until the model has all its parameters
         self._random = True  # until a scoring pass has drawn nothing
 
     @property
@@ -89,6 +99,9 @@ class TwoPassEngine(Stateless):
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
         """The losses of one batch without a graph, and what it takes to run some samples again."""
+        self._unfinished = self._unfinished and is_unfinished(self.model)
+        if self._unfinished:
+            return self.dense.forward(batch, ahead)
         if not (ahead.keeps_all or self._apart.looked):
             self._apart.look(batch)
             self._apart.agree_with_other_ranks()
@@ -105,16 +118,30 @@ class TwoPassEngine(Stateless):
         alone = self._subset and run.unique().shape[0] == 1  # one sample has no statistics of its own
         if not (self._apart.coupled or alone):
             self.buffers.load(first.saved)
-            with first.drawn.again(run, s) if first.drawn.values else nullcontext():
-                kept: Tensor = self.parallel.through(self.score, take(first.batch, run, s)).losses
-            differs = self.options.exact and not agree(kept, first.losses.index_select(0, run))
-            if not self._on_some_rank(differs):
+            kept = self._alone(first, run)
+            differs = kept is not None and self.options.exact and not agree(kept, first.losses.index_select(0, run))
+            if kept is not None and not self._on_some_rank(differs):
                 return kept, "twopass"
-            where = first_difference_of(self.model, self.score, first.batch, run, s)
-            self._apart.found(where if differs else "a batch of another rank")
+            if kept is not None:
+                where = first_difference_of(self.model, self.score, first.batch, run, s)
+                self._apart.found(where if differs else "a batch of another rank")
         restore_random_state(first.random, device_of(self.model))
         self.buffers.load(first.saved)
         return self.parallel.through(self.score, first.batch).losses.index_select(0, run), "dense"
+
+    def _alone(self, first: "TwoPassScored", run: Tensor) -> Tensor | None:
+        """The losses of some samples without the others, with the same random numbers; None if the model fails."""
+        s = len(first.losses)
+        restore_host_random_state(first.random)
+        try:
+            with first.drawn.again(run, s) if first.drawn.values else nullcontext():
+                kept: Tensor = self.parallel.through(self.score, take(first.batch, run, s)).losses
+        except FAILURES as reason:
+            if self.parallel.in_step:  # the other ranks are in the middle of a pass
+                raise
+            self._apart.cannot_run(reason)
+            return None
+        return kept
 
     def _on_some_rank(self, differs: bool) -> bool:
         """Whether the second pass gave other losses than the first: here, or on a rank whose passes ours must meet."""
@@ -155,7 +182,7 @@ class TwoPassScored:
     engine: TwoPassEngine
     batch: Any
     drawn: Drawn
-    random: list[Tensor]
+    random: RandomState
     saved: Saved
     positions: None = None
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ordered_sgd.errors import message, warn
-from ordered_sgd.rewind import Buffers
+from ordered_sgd.rewind import Buffers, is_unfinished
 from ordered_sgd.selective.compiler import SelectiveBackend
 from ordered_sgd.selective.explain import EXACT, BackwardReport, NotCompiledError, hint_for
 from ordered_sgd.selective.runs import CheckedRuns
@@ -30,7 +31,7 @@ class SelectiveCall:
         self.report = BackwardReport(hint=hint_for(model))
         backend = SelectiveBackend(self.report, eager_dropout=True)
         self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
-        self._entered = Entered()
+        self._entered, self._unfinished = Entered(), True
         _warn_if_not_entered(model, self._entered)
         reason = why_not()
         if reason is not None:
@@ -40,7 +41,8 @@ class SelectiveCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The outputs of the model."""
         plain = partial(self.model._call_impl, *args, **kwargs)
-        if not torch.is_grad_enabled() or self.report.plain is not None or _in_transform():
+        self._unfinished = self._unfinished and is_unfinished(self.model)
+        if not torch.is_grad_enabled() or self.report.plain is not None or _in_transform() or self._unfinished:
             return plain()
         self._entered.once = True
         forwards = self._runs.backend.forwards
@@ -79,7 +81,7 @@ class Entered:
 
 def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
     """Warn with the first gradient of the first parameter if no call came before it."""
-    parameter = next((p for p in model.parameters() if p.requires_grad), None)
+    parameter = next((p for p in model.parameters() if p.requires_grad and not is_lazy(p)), None)
 
     def look(_: Tensor) -> None:
         hook.remove()

@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ordered_sgd.agreement import agree
 from ordered_sgd.errors import first_line
-from ordered_sgd.rewind import Buffers, Writes, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Buffers, RandomState, Saved, device_of, random_state, restore_random_state
 from ordered_sgd.selective.compiler import SelectiveBackend
 from ordered_sgd.selective.explain import NotCompiledError
+from ordered_sgd.watch import Writes
 
 Outputs = TypeVar("Outputs")
 
@@ -158,7 +159,7 @@ class CheckedRuns:
             if quiet:
                 logger.setLevel(level)
 
-    def _rewind(self, random: list[Tensor], saved: Any) -> None:
+    def _rewind(self, random: RandomState, saved: Saved) -> None:
         restore_random_state(random, device_of(self._buffers.model))
         self._buffers.load(saved)
 
