@@ -16,6 +16,7 @@ LEARNT_IN = 4  # times that all tensors are copied: with micro-batches it is mor
 SMALL = 2**14  # elements of a tensor that is always copied: it may change for the first time in any step
 # what every module holds is not state of a forward pass; the compiled call is set by the user
 _OWN = {*vars(nn.Module()), "_compiled_call_impl"}
+_NUMBERS, _CONTAINERS = {int, float, bool, str, NoneType}, {list, dict}  # the first cannot be changed in place
 
 
 class Held(NamedTuple):
@@ -61,16 +62,20 @@ class Buffers:
 
     def _held(self, module: nn.Module) -> Held:
         buffers, others = dict(module._buffers), _others(module)
-        copies = {}
-        for name, value in (others | buffers).items():
-            if isinstance(value, Tensor) and not is_lazy(value):
+        copies, contents = {}, {}
+        for name, value in (*others.items(), *buffers.items()):
+            kind = type(value)
+            if kind in _NUMBERS:
+                continue
+            if kind in _CONTAINERS:
+                contents[name] = value.copy()
+            elif not is_lazy(value):
                 # torch's kernels update running statistics without counting a version
                 small = value.numel() <= SMALL or isinstance(module, _NormBase)
                 if small or self._saves <= LEARNT_IN or (module, name) in self._changing:
                     copies[name] = value.clone()
                 if not small:
                     self._versions[module, name] = value, value._version
-        contents = {name: value.copy() for name, value in others.items() if type(value) in (list, dict)}
         return Held(module, buffers, others, copies, contents)
 
     @torch.no_grad()
@@ -109,9 +114,13 @@ class Buffers:
 
 def _others(module: nn.Module) -> dict[str, Any]:
     """Plain tensors, numbers, texts, lists, dicts and None that a module holds; a tensor of a graph is none of them."""
-    plain = (int, float, str, list, dict, NoneType, Tensor)
-    held = ((name, value) for name, value in vars(module).items() if isinstance(value, plain) and name not in _OWN)
-    return {name: value for name, value in held if not (isinstance(value, Tensor) and value.requires_grad)}
+    found, held = {}, vars(module)
+    for name in held.keys() - _OWN:
+        value = held[name]
+        kind = type(value)
+        if kind in _NUMBERS or kind in _CONTAINERS or (isinstance(value, Tensor) and not value.requires_grad):
+            found[name] = value
+    return found
 
 
 def _put_back(now: dict[str, Any], names: Set[str], before: Mapping[str, Any]) -> None:
