@@ -1,5 +1,7 @@
 """A failure inside compiled code ends in the plain computation, or in one clear error, and disturbs nothing."""
 
+import copy
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd import OrderedStep, explain_backward, ordered_mean, selective_backward
+from ordered_sgd.selective import compiler
 from ordered_sgd.selective.runs import CheckedRuns
 from ordered_sgd.selective.split import SplitBackward
 from tests.step_parts import CE, batch, same, sgd, weights
@@ -125,3 +128,39 @@ def test_what_the_model_itself_raises_is_raised_and_nothing_is_given_up_for_it()
             ordered_mean(CE(model(x), y), q=Q).backward()
     report = explain_backward(model)
     assert (report.skipping, report.plain) == (1, None)
+
+
+class Broken(nn.Module):
+    """A model that torch.compile cuts into pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, fourth = self.layers  # in a loop, none of them would be traced
+        x = first(x).relu()
+        torch._dynamo.graph_break()
+        x = second(x).relu()
+        torch._dynamo.graph_break()
+        x = third(x).relu()
+        torch._dynamo.graph_break()
+        out: Tensor = fourth(x)
+        return out
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 6])
+def test_a_model_of_too_many_pieces_is_plain_whenever_that_shows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "MOST_PIECES", most)
+    torch.manual_seed(0)
+    model = Broken()
+    twin = copy.deepcopy(model)
+    selective_backward(model)
+    x, y = batch(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one in (model, twin):
+            ordered_mean(CE(one(x), y), q=2).backward()
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+    assert (explain_backward(model).plain is None) == (most >= 4)

@@ -76,20 +76,9 @@ class CheckedRuns:
         first = self.backend.graphs == 0 and not _saves_elsewhere()
         expected = self._expected(reference, undo) if first else None
         mark_batch(batch)
-        self.backend.begin()
         graphs, forwards = self.backend.graphs, self.backend.forwards
         self._steady += 1
-        try:
-            with self._settings():
-                outputs = run()
-        except Exception as error:
-            if _saves_elsewhere():
-                raise
-            undo()
-            if not (first or _from_compiler(error)):
-                self._expected(reference, undo)  # raises what the model itself raises
-            cause = getattr(error, "inner_exception", None) or error  # the backend's own, if that is where it failed
-            raise NotCompiledError(f"the model could not be compiled ({first_line(cause)})") from error
+        outputs = self._attempt(run, reference, undo)
         if self.backend.forwards == forwards:  # what was run is the model itself: past the limit of recompiles, say
             return outputs, undo
         if self.backend.graphs == graphs or _saves_elsewhere():
@@ -105,18 +94,31 @@ class CheckedRuns:
             undo()
             self._run_smaller(batch)
             undo()
-            with self._settings():
-                outputs = run()
+            outputs = self._attempt(run, reference, undo)
         self.backend.report.eager = not _traced(outputs, batch)
         if expected is None:  # a later graph, which nobody could foresee
             undo()
             expected = self._expected(reference, undo)
-            with self._settings():
-                outputs = run()
+            outputs = self._attempt(run, reference, undo)
         if not _agree(outputs, expected):
             undo()
             raise NotCompiledError("the compiled model gives other outputs")
         return outputs, undo
+
+    def _attempt(self, run: Callable[[], Outputs], reference: Callable[[], Any], undo: Callable[[], None]) -> Outputs:
+        """What `run` returns, or `NotCompiledError` with everything as before if the model itself does not fail."""
+        self.backend.begin()
+        try:
+            with self._settings():
+                return run()
+        except Exception as error:
+            if _saves_elsewhere():
+                raise
+            undo()
+            if not _from_compiler(error):
+                self._expected(reference, undo)  # raises what the model itself raises
+            cause = getattr(error, "inner_exception", None) or error  # the backend's own, if that is where it failed
+            raise NotCompiledError(f"the model could not be compiled ({first_line(cause)})") from error
 
     def _run_smaller(self, batch: Any) -> None:
         """Run all samples but one: a size that has changed once gets a symbol in every graph."""
@@ -130,6 +132,7 @@ class CheckedRuns:
 
         smaller = tree_map(part, batch)
         mark_batch(smaller)
+        self.backend.begin()
         with suppress(Exception), self._settings():  # whatever a model raises of a batch size that it does not expect
             self.compiled(smaller)
 
