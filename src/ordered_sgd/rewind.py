@@ -27,6 +27,7 @@ class Held(NamedTuple):
     others: dict[str, Any]
     copies: dict[str, Tensor]
     contents: dict[str, Any]
+    hooks: tuple[dict[int, Any], dict[int, Any]]
 
 
 Saved = list[Held]
@@ -76,7 +77,8 @@ class Buffers:
                     copies[name] = value.clone()
                 if not small:
                     self._versions[module, name] = value, value._version
-        return Held(module, buffers, others, copies, contents)
+        hooks = dict(module._forward_hooks), dict(module._forward_pre_hooks)
+        return Held(module, buffers, others, copies, contents, hooks)
 
     @torch.no_grad()
     def load(self, saved: Saved, where: Tensor | None = None) -> None:
@@ -91,6 +93,8 @@ class Buffers:
             _put_back(vars(module), _others(module).keys(), held.others)
             for name, before in held.contents.items():
                 _refill(held.others[name], before)
+            _refill(module._forward_hooks, held.hooks[0])  # a pass may set them, together with a flag that says so
+            _refill(module._forward_pre_hooks, held.hooks[1])
             for name, value in (held.others | held.buffers).items():
                 copy = held.copies.get(name)
                 # writing would tell autograd that a saved tensor has changed

@@ -287,3 +287,39 @@ def test_twopass_runs_densely_once_some_samples_cannot_be_run_alone() -> None:
     assert [step(*batch(12)).engine for _ in range(2)] == ["dense", "dense"]
     assert step.why is not None
     assert "cannot be run by themselves (shape '[1, 2, 6]' is invalid" in step.why
+
+
+class Hooking(nn.Module):
+    """Sets hooks in its first pass and notes that it did, as models of Transformers do."""
+
+    hooked = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.seen = network(), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.hooked:
+            self.layers[0].register_forward_hook(lambda module, given, out: self.seen.append(out))
+            self.hooked = True
+        self.seen.clear()
+        out: Tensor = self.layers(x)
+        assert len(self.seen) == 1
+        return out + self.seen[0].mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("engine", ["rows", "twopass"])
+def test_hooks_that_a_first_pass_sets_are_set_once(engine: str) -> None:
+    found = []
+    for one in (engine, "dense"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Hooking()
+        step = OrderedStep(model, CE, sgd(model), q=4, engine=one)  # type: ignore[arg-type]
+        with quiet():
+            for _ in range(3):
+                step(*batch(12))
+        assert len(model.layers[0]._forward_hooks) == 1
+        found.append(weights(model))
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)
