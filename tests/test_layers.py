@@ -16,7 +16,7 @@ LIBRARY = [
     {"selection", "criterion", "hinge", "nonfinite", "rewind", "watch"},
     {"traps", "units", "ranks", "agreement", "generic_position", "update"},
     {"adaptive", "mean", "selective"},
-    {"policy"},
+    {"policy", "head"},
     {"loss", "engines"},
     {"record", "scoring"},
     {"selector"},

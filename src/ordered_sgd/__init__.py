@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _DOOR = {
     "select_top_q": "selection",
     "ordered_mean": "mean",
+    "ordered_linear_cross_entropy": "head",
     "OrderedLoss": "loss",
     "OrderedStep": "step",
     "StepRecord": "record",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from . import rules as rules
     from . import theory as theory
     from .diagnostics.tracker import SelectionTracker as SelectionTracker
+    from .head import ordered_linear_cross_entropy as ordered_linear_cross_entropy
     from .hinge import multiclass_hinge as multiclass_hinge
     from .loss import OrderedLoss as OrderedLoss
     from .mean import ordered_mean as ordered_mean
