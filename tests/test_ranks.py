@@ -122,6 +122,7 @@ CHECKS: dict[str, Any] = {
     "batch_norm": dense_everywhere,
     "random_control": exact,
     "loss_with_a_rule": lambda found, ranks: equal(found) and found[0]["same"] and found[0]["q"] == 12,
+    "tokens_of_a_head": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "masked_units": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "refusals": refused,
     "room_is_learnt": lambda found, ranks: equal(found) and found[0] == [4, 4, 6, 6, 6],

@@ -110,6 +110,7 @@ RUNS = [
     Run("random_control"),
     Run("loss_with_a_rule"),
     Run("masked_units"),
+    Run("tokens_of_a_head"),
     Run("refusals"),
     Run("room_is_learnt"),
     Run("sharded_state"),

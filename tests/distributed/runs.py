@@ -19,6 +19,7 @@ from ordered_sgd import (
     OrderedLoss,
     OrderedStep,
     explain_backward,
+    ordered_linear_cross_entropy,
     ordered_mean,
     selective_backward,
 )
@@ -333,6 +334,25 @@ def masked_units() -> list[float]:
         for expected, value in pairs:
             (whole,), (gradient,) = torch.autograd.grad(expected, losses), torch.autograd.grad(value, mine)
             errors += [abs(value.item() - expected.item()), float((gradient / ranks - whole[rank]).abs().max())]
+    return errors
+
+
+def tokens_of_a_head() -> list[float]:
+    """The head's loss over ragged parts of a batch, a rank without a token among them: the errors."""
+    world, ranks, errors = dist.group.WORLD, dist.get_world_size(), []
+    for number, options in enumerate(({}, {"softcap": 3.0}, {"trim": 2, "mix": 0.25})):
+        generator = torch.Generator().manual_seed(number)
+        hidden = torch.randn(24, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn(40, 6, generator=generator, dtype=torch.float64, requires_grad=True)
+        target = torch.randint(40, (24,), generator=generator)
+        target[::5] = -100
+        whole = ordered_linear_cross_entropy(hidden, weight, target, 0.3, **options)
+        sizes = layout(number, ranks) if number else [24] + [0] * (ranks - 1)
+        own_hidden, own_target = part(sizes, dist.get_rank(), hidden, target)
+        mine = ordered_linear_cross_entropy(own_hidden, weight, own_target, 0.3, group=world, **options)
+        expected, (found,) = torch.autograd.grad(whole, weight), torch.autograd.grad(mine, weight)
+        dist.all_reduce(found)
+        errors += [abs(mine.item() - whole.item()), float((found / ranks - expected[0]).abs().max())]
     return errors
 
 
