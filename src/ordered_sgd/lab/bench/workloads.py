@@ -119,9 +119,14 @@ class CausalTransformer(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, heads, causal=True) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """What the output layer is given, (s, length, width), for tokens (s, length)."""
+        states: Tensor = self.norm(self.blocks(self.embedding(x) + self.position))
+        return states
+
     def forward(self, x: Tensor) -> Tensor:
         """Scores (s, length, vocabulary) of the next token, for tokens (s, length)."""
-        scores: Tensor = self.head(self.norm(self.blocks(self.embedding(x) + self.position)))
+        scores: Tensor = self.head(self.hidden(x))
         return scores
 
 

@@ -14,6 +14,7 @@ from ordered_sgd.errors import ArgumentError, check_choice, message, require
 from ordered_sgd.lab.cli.bench_distributed import distributed
 from ordered_sgd.lab.cli.bench_linear import linear
 from ordered_sgd.lab.cli.bench_losses import losses
+from ordered_sgd.lab.cli.bench_tokens import tokens
 from ordered_sgd.lab.cli.options import Counts, json_option, out_option, show
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def command() -> None:
 command.add_command(linear)
 command.add_command(distributed)
 command.add_command(losses)
+command.add_command(tokens)
 
 
 @command.command(context_settings=_HELP)

@@ -44,6 +44,21 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new 
             self.fail(f"must be integers separated by commas; got {value!r}", param, ctx)
 
 
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
+    """Numbers separated by commas: ``0.5,0.25``."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """The numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"must be numbers separated by commas; got {value!r}", param, ctx)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
 
 
