@@ -22,6 +22,7 @@ from ordered_sgd import (
     OrderedStep,
     SelectionTracker,
     multiclass_hinge,
+    ordered_linear_cross_entropy,
     ordered_mean,
     select_top_q,
 )
@@ -92,6 +93,26 @@ def check_the_gradient_of_units_equals_that_of_the_cpu_and_reads_nothing() -> No
         assert there.grad is not None
         assert here.grad is not None
         close(there.grad, here.grad)
+
+
+def check_the_head_of_a_language_model_waits_once_in_each_pass() -> None:
+    torch.manual_seed(0)
+    hidden, weight, target = torch.randn(2, 20, 8), torch.randn(50, 8), torch.randint(0, 50, (2, 20))
+    target[0, :5] = -100
+    there, here = ([t.to(name).requires_grad_() for t in (hidden, weight)] for name in (NAME, "cpu"))
+    expected = ordered_linear_cross_entropy(*here, target, 0.25, softcap=5.0)
+    expected.backward()
+    moved = target.to(NAME)
+    with watching() as waits:
+        loss = ordered_linear_cross_entropy(*there, moved, 0.25, softcap=5.0)
+        loss.backward()
+    assert waits.counts == (2, 0), waits
+    close(loss, expected)
+    for mine, theirs in zip(there, here, strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        close(mine.grad, theirs.grad)
+    assert ordered_linear_cross_entropy(*there, moved + 50, 0.25).isnan().cpu()  # outside the vocabulary
 
 
 def check_groups_equal_those_of_the_cpu() -> None:
