@@ -16,7 +16,7 @@ from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Around, Computed, Engine, Kept, Parts, Scored, Stateless
 from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.rows import Rows, check_verify_every
-from ordered_sgd.engines.twopass import TwoPass, TwoPassEngine
+from ordered_sgd.engines.twopass import TwoPass
 from ordered_sgd.errors import first_line, message, warn
 from ordered_sgd.rewind import device_of, random_state, restore_random_state
 from ordered_sgd.watch import Watch, eagerly
@@ -89,8 +89,6 @@ class AutoEngine(Stateless):
             return self.dense.forward(batch, ahead)
         if self._chosen is None and self.operations is not None:
             self.decide(self.operations)  # as a checkpoint tells
-        if isinstance(self._chosen, TwoPassEngine) and not _few_enough(ahead, batch):
-            return self.dense.forward(batch, ahead)
         if self._chosen is not None:
             return self._chosen.forward(batch, ahead)
         with _Operations() as counted:  # the first batch is computed densely, and counted
@@ -125,9 +123,8 @@ class AutoEngine(Stateless):
             self._chosen = self.dense
             log.info("engine auto runs dense: %s", self._why)
             return
-        strategy = TwoPass() if recurrent else self._rows
-        self._chosen = strategy.build(self.parts)
-        log.info("engine auto runs %s: %.0e operations", strategy, operations)
+        self._chosen = TwoPassesOrDense(self.parts, self.dense) if recurrent else self._rows.build(self.parts)
+        log.info("engine auto runs %s: %.0e operations", "twopass" if recurrent else self._rows, operations)
 
     def _couples(self) -> bool:
         """Whether BatchNorm in training is trained itself; below frozen layers no gradient passes it, as rows finds."""
@@ -156,6 +153,24 @@ class AutoEngine(Stateless):
         return True
 
 
+class TwoPassesOrDense(Stateless):
+    """Two passes for a batch of which few enough samples will be kept, as far as is known; else one dense pass."""
+
+    def __init__(self, parts: Parts, dense: DenseEngine) -> None:
+        self.dense, self.twopass = dense, TwoPass().build(parts)
+
+    @property
+    def why(self) -> str | None:
+        """Why two passes do not run."""
+        return self.twopass.why
+
+    def forward(self, batch: Any, ahead: Ahead) -> Scored:
+        """The losses of one batch."""
+        s = length_of(batch)
+        pays = ahead.ranks is None or s is None or ahead.ranks.q <= TWOPASS_UP_TO * s
+        return self.twopass.forward(batch, ahead) if pays else self.dense.forward(batch, ahead)
+
+
 def _recurrent_layers(model: nn.Module) -> list[nn.RNNBase]:
     """Layers that torch.compile leaves alone, or unrolls into a graph that is slower than they are."""
     return [module for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -165,12 +180,6 @@ def _draws(model: nn.Module) -> bool:
     """Whether the model has dropout, in layers of its own or between recurrent ones."""
     rates = [module.p for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     return any(rates) or any(layer.dropout for layer in _recurrent_layers(model))
-
-
-def _few_enough(ahead: Ahead, batch: Any) -> bool:
-    """Whether so few samples will be kept, as far as is known, that two passes pay."""
-    s = length_of(batch)
-    return ahead.ranks is None or s is None or ahead.ranks.q <= TWOPASS_UP_TO * s
 
 
 @dataclass(frozen=True)
