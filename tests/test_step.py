@@ -191,6 +191,20 @@ def test_sample_weights_reach_the_ordering() -> None:
     assert record.rows.tolist() == [3, 9]
 
 
+@pytest.mark.parametrize("engine", ["dense", "rows", "twopass"])
+def test_a_deep_copy_trains_like_the_original_and_leaves_it_alone(engine: str) -> None:
+    torch.manual_seed(0)
+    model = network()
+    step = OrderedStep(model, CE, sgd(model), q=8, engine=engine)
+    step(*batch())
+    copied, before, (x, y) = copy.deepcopy(step), weights(model), batch()
+    record = copied(x, y)
+    assert record.engine == engine
+    assert same(weights(model), before)
+    step(x, y)
+    torch.testing.assert_close(weights(copied.model), weights(model))
+
+
 def test_the_random_control_keeps_q_at_random_and_resumes() -> None:
     x, y = batch()
     model = network()

@@ -6,6 +6,7 @@ from inside torch's own autograd node: hooks, accumulation, loss scaling and ver
 done exactly for some rows runs the whole backward graph, and the reason is logged once.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -66,6 +67,7 @@ class RowsEngine(Stateless):
         from ordered_sgd.selective.runs import CheckedRuns
         from ordered_sgd.selective.versions import why_not
 
+        self._parts, self._options = parts, options
         self.dense = DenseEngine(parts)
         self.parallel = parts.parallel
         needs_another = self.parallel.why_not_rows is not None
@@ -79,6 +81,10 @@ class RowsEngine(Stateless):
         reason = why_not()
         if reason is not None:
             self._give_up(reason)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RowsEngine":
+        """An engine that compiles the copied model anew: compiled graphs cannot be copied."""
+        return RowsEngine(copy.deepcopy(self._parts, memo), self._options)
 
     @property
     def why(self) -> str | None:
