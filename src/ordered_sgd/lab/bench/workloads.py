@@ -121,8 +121,13 @@ class CausalTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores (s, length, vocabulary) of the next token, for tokens (s, length)."""
-        scores: Tensor = self.head(self.norm(self.blocks(self.embedding(x) + self.position)))
+        scores: Tensor = self.head(self.hidden(x))
         return scores
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The input (s, length, width) of the head, for tokens (s, length)."""
+        inputs: Tensor = self.norm(self.blocks(self.embedding(x) + self.position))
+        return inputs
 
 
 def per_sample(outputs: Tensor, y: Tensor) -> Tensor:
