@@ -126,6 +126,17 @@ def measure_gpt(
     rows = []
     for way, q in ways:
         timing = found[label(way, q)]
-        speeds = [plain / seconds for seconds in (timing.median, timing.high, timing.low)]
-        rows.append(GptRow(way, q, timing.median, timing.low, timing.high, *speeds, rounds=rounds))
+        rows.append(
+            GptRow(
+                way=way,
+                q=q,
+                seconds=timing.median,
+                low=timing.low,
+                high=timing.high,
+                speedup=plain / timing.median,
+                speedup_low=plain / timing.high,
+                speedup_high=plain / timing.low,
+                rounds=rounds,
+            )
+        )
     return rows
