@@ -86,15 +86,15 @@ def fake(run: TokenRun) -> dict[str, Any]:
 
 
 def fake_record(seeds: int = 3) -> dict[str, Any]:
-    record: dict[str, Any] = {"size": vars(TINY), "packages": {"cats": "1"}, "tokens": []}
+    record: dict[str, Any] = {"size": vars(TINY), "packages": {"cats": "1"}, "trained": []}
     record["machine"] = {"processor": "P", "torch": "T"}
-    while run := next_run(record["tokens"], (0.5,), (0.01, 0.1), seeds):
-        record["tokens"].append(fake(run))
+    while run := next_run(record["trained"], (0.5,), (0.01, 0.1), seeds):
+        record["trained"].append(fake(run))
     return record
 
 
 def test_the_first_seed_tries_all_rates_and_the_others_the_best() -> None:
-    runs = fake_record()["tokens"]
+    runs = fake_record()["trained"]
     tried = {(run["kept"], run["rate"]) for run in runs if run["seed"] > 0}
     assert len(runs) == 3 * (2 + 2)
     assert tried == {("plain", 0.01), ("ordered", 0.01), ("random", 0.1)}
@@ -115,8 +115,8 @@ def test_the_page_is_filled_and_the_figure_drawn(tmp_path: Path) -> None:
     page = tokens_bench_page("<!-- bench-tokens --><!-- /bench-tokens -->", record, "x.svg")
     assert "| the hardest 50 % | 0.01 |" in page
     assert page == tokens_bench_page(page, record, "x.svg")
-    (path,) = draw_tokens_bench(record, tmp_path / "x")
-    assert path.read_bytes() == draw_tokens_bench(record, tmp_path / "y")[0].read_bytes()
+    (path,) = draw_tokens_bench(record["trained"], tmp_path / "x")
+    assert path.read_bytes() == draw_tokens_bench(record["trained"], tmp_path / "y")[0].read_bytes()
 
 
 def test_the_command_records_every_run_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_the_command_records_every_run_and_resumes(tmp_path: Path, monkeypatch: 
     more = CliRunner().invoke(command, [*call, "--seeds", "2", "--resume"])
     assert more.exit_code == 0, more.output
     assert "training 7 of 9" in more.stderr
-    assert len(json.loads(out.read_text())["tokens"]) == 9
+    assert len(json.loads(out.read_text())["trained"]) == 9
     other = CliRunner().invoke(command, [*call, "--steps", "7", "--resume"])
     assert isinstance(other.exception, ArgumentError)
     assert "same machine, packages and size" in str(other.exception)

@@ -5,6 +5,7 @@ import pytest
 
 from ordered_sgd.lab.bench.loss_epochs import TASKS
 from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
+from ordered_sgd.lab.report.head_bench import head_bench_page
 from ordered_sgd.lab.report.linear_bench import linear_bench_page
 from ordered_sgd.lab.report.losses_bench import losses_bench_page
 from ordered_sgd.lab.report.step_bench import step_bench_page
@@ -41,3 +42,13 @@ def test_the_figures_of_other_losses_on_the_selective_page_are_those_of_their_re
     assert {row["loss"] for row in record["losses"]} == set(TASKS)
     assert all(row["difference"] < 1e-5 for row in record["losses"])
     assert not any(row["why"] for row in record["losses"])
+
+
+@pytest.mark.skipif(not (DOCS / "records" / "bench-head.json").exists(), reason="not measured yet")
+def test_the_figures_of_the_page_on_language_models_are_those_of_their_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-head.json").read_text())
+    page = (DOCS / "language.md").read_text()
+    assert page == head_bench_page(page, record)
+    assert (512, 50_304) in {(row["width"], row["words"]) for row in record["heads"]}
+    assert all(row["error"] < 1e-5 for row in record["heads"] if row["way"] == "ordered")
+    assert record["steps"]

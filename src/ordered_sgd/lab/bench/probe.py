@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,16 +51,24 @@ class Probe:
 
 def probe_apart(model: str, row: str, *, s: int, q: int, threads: int, device: str = "cpu") -> Probe:
     """The cost of a step, found in a new process: memory that others have left behind does not count."""
-    call = f"probe({model!r}, {row!r}, s={s}, q={q}, threads={threads}, device={device!r})"
-    lines = ["import json, sys", "from dataclasses import asdict", "from ordered_sgd.lab.bench.probe import probe"]
-    script = "\n".join([*lines, f"sys.stdout.write('\\n' + json.dumps(asdict({call})))"])
+    call = f"probe.probe({model!r}, {row!r}, s={s}, q={q}, threads={threads}, device={device!r})"
+    return Probe(**apart(call, f"{model}, {row}, q = {q}", "osgd bench step --no-probe"))
+
+
+def apart(call: str, what: str, without: str) -> Any:
+    """What a call such as ``module.function(s=64)`` returns in a new process, as JSON has it.
+
+    The module is one of `ordered_sgd.lab.bench`. An error says that the probe of `what` failed, and names the command
+    that measures without it.
+    """
+    lines = ["import json, sys", f"from ordered_sgd.lab.bench import {call.partition('.')[0]}"]
+    script = "\n".join([*lines, f"sys.stdout.write('\\n' + json.dumps({call}, default=vars))"])
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         got = (run.stderr.strip().split("\n") or [""])[-1]
-        where = f"{model}, {row}, q = {q}"
-        remedy = "Measure without it: osgd bench step --no-probe"
-        raise OrderedSGDError(message("osgd bench", f"the probe of {where}", "finish", got, remedy))
-    return Probe(**json.loads(run.stdout.strip().split("\n")[-1]))
+        remedy = f"Measure without it: {without}"
+        raise OrderedSGDError(message("osgd bench", f"the probe of {what}", "finish", got, remedy))
+    return json.loads(run.stdout.strip().split("\n")[-1])
 
 
 def probe(model: str, row: str, *, s: int, q: int, threads: int, device: str = "cpu") -> Probe:

@@ -1,21 +1,20 @@
 """`osgd bench`: what is measured on this machine."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ordered_sgd.errors import ArgumentError, check_choice, message, require
 from ordered_sgd.lab.cli.bench_distributed import distributed
+from ordered_sgd.lab.cli.bench_head import head
 from ordered_sgd.lab.cli.bench_linear import linear
 from ordered_sgd.lab.cli.bench_losses import losses
+from ordered_sgd.lab.cli.bench_page import page, read_record
 from ordered_sgd.lab.cli.bench_tokens import tokens
-from ordered_sgd.lab.cli.options import Counts, json_option, out_option, show
+from ordered_sgd.lab.cli.options import Counts, json_option, out_option, progress, show, write_json
 
 if TYPE_CHECKING:
     from ordered_sgd.lab.bench.step_cost import BenchPlan, StepRow
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 _HELP = {"help_option_names": ["-h", "--help"]}
 _OWN_LIMIT = {"selective": "limit-b", "rows": "limit-b", "twopass": "limit-a"}
 _SHORT = {"selective-backprop": "select. backprop"}  # for terminals of 80 columns
-_KEYS = {"reached", "predicted", "losses"}  # of records of linear, distributed and losses
 _OF = {"limit-a": "of_limit_a", "limit-b": "of_limit_b"}
 
 
@@ -36,6 +34,8 @@ command.add_command(linear)
 command.add_command(distributed)
 command.add_command(losses)
 command.add_command(tokens)
+command.add_command(head)
+command.add_command(page)
 
 
 @command.command(context_settings=_HELP)
@@ -86,7 +86,7 @@ def step(
     try:
         for column in _with_progress(plan, {(row["model"], row["threads"], row["q"]) for row in table}):
             table += [asdict(row) for row in column]
-            _write(document, {"machine": machine(device), "rows": table})
+            write_json(document, {"machine": machine(device), "rows": table})
     except KeyboardInterrupt:
         interrupted = True
     if table:
@@ -162,49 +162,6 @@ def _kept(document: Path, s: int, device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """What `osgd bench step`, `linear`, `distributed` or `losses` wrote."""
-    try:
-        record: dict[str, Any] = json.loads(path.read_text())
-        if record["machine"] and (record.keys() & _KEYS or record["rows"][0]["speedup"]):
-            return record
-    except (ValueError, KeyError, IndexError, TypeError):
-        pass
-    rule, remedy = "be a record of osgd bench step, linear, distributed or losses", "Run: osgd bench step"
-    raise ArgumentError(message("osgd bench", str(path), rule, "something else", remedy))
-
-
-@command.command(context_settings=_HELP)
-@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("page", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def page(record: Path, page: Path) -> None:
-    """Put the figures of a RECORD, written by `osgd bench`, into a Markdown PAGE.
-
-    Of `osgd bench step`, what stands between <!-- bench-step --> and <!-- /bench-step --> is replaced by its tables,
-    and the bar chart is written beside the page; of `osgd bench linear`, `distributed` and `losses`, the same between
-    marks of their names, without a chart.
-    """
-    from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
-    from ordered_sgd.lab.report.linear_bench import linear_bench_page
-    from ordered_sgd.lab.report.losses_bench import losses_bench_page
-    from ordered_sgd.lab.report.step_bench import draw_step_bench, step_bench_page
-
-    found = read_record(record)
-    drawn = []
-    if "reached" in found:
-        text = linear_bench_page(page.read_text(), found)
-    elif "predicted" in found:
-        text = distributed_bench_page(page.read_text(), found)
-    elif "losses" in found:
-        text = losses_bench_page(page.read_text(), found)
-    else:
-        text = step_bench_page(page.read_text(), found, page.stem + ".svg")
-        drawn = draw_step_bench(found["rows"], page.with_suffix(""), (".svg",))
-    page.write_text(text)
-    for path in (*drawn, page):
-        click.echo(f"written: {path}", err=True)
-
-
 @command.command(context_settings=_HELP)
 @click.option("--s", type=click.IntRange(min=1), default=64, show_default=True, help="Samples in a mini-batch.")
 @click.option("--rounds", type=click.IntRange(min=2), default=11, show_default=True, help="Measurements of each way.")
@@ -235,28 +192,13 @@ def feed(s: int, rounds: int, as_json: bool) -> None:
 
 
 def _with_progress(plan: "BenchPlan", known: Set[tuple[str, int, int]]) -> Iterable[list["StepRow"]]:
-    """The columns as they are measured, with a bar on standard error that is drawn only between measurements."""
+    """The columns as they are measured, with a bar on standard error."""
     from ordered_sgd.lab.bench.step_cost import measure
 
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*parts, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("osgd bench step", total=plan.ticks)
-
-        def tick() -> None:
-            progress.advance(task)
-            progress.refresh()  # by hand: a thread that refreshes would be measured too
-
+    with progress("osgd bench step", plan.ticks) as tick:
         for column in measure(plan, tick, known):
-            progress.update(task, description=f"{column[0].model}, q = {column[0].q}")
+            tick(f"{column[0].model}, q = {column[0].q}", 0)
             yield column
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file in one go, so that Ctrl-C never leaves half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(document, indent=1) + "\n")
-    part.replace(path)
 
 
 def _show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

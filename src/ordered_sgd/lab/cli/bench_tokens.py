@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Numbers, json_option, out_option, show_record, write
+from ordered_sgd.lab.cli.options import Numbers, Shares, json_option, out_option, show_record, write
 
 _COUNT = click.IntRange(min=1)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--q", "qs", type=Numbers(), default="0.5,0.25", show_default=True, help="Shares of the tokens kept.")
+@click.option("--q", "qs", type=Shares(), default="0.5,0.25", show_default=True, help="Shares of the tokens kept.")
 @click.option("--rates", type=Numbers(), default="0.001,0.003,0.01", show_default=True, help="Rates that all try.")
 @click.option("--seeds", type=_COUNT, default=3, show_default=True, help="Seeds; the rates are tried with the first.")
 @click.option("--steps", type=_COUNT, default=600, show_default=True, help="Steps of 512 tokens.")
@@ -47,15 +47,15 @@ def tokens(
             remedy = "All tokens are trained on anyway."
             raise ArgumentError(message("osgd bench", "--q", "be shares between 0 and 1", q, remedy))
     size, text = Size(steps=steps, points=min(6, steps)), prose()
-    record: dict[str, Any] = {"machine": machine(), "packages": text.packages, "size": asdict(size), "tokens": []}
+    record: dict[str, Any] = {"machine": machine(), "packages": text.packages, "size": asdict(size), "trained": []}
     if resume and out.exists():
         record = _continued(out, record)
     corpus = encode(text, size.vocabulary)
     total = (1 + 2 * len(qs)) * (len(rates) + seeds - 1)
-    while run := next_run(record["tokens"], qs, rates, seeds):
+    while run := next_run(record["trained"], qs, rates, seeds):
         words = f"{run.kept} {run.q:g}, rate {run.rate:g}, seed {run.seed}"
-        click.echo(f"training {len(record['tokens']) + 1} of {total}: {words}", err=True)
-        record["tokens"].append(train(run, corpus, size))
+        click.echo(f"training {len(record['trained']) + 1} of {total}: {words}", err=True)
+        record["trained"].append(train(run, corpus, size))
         write(out, json.dumps(record, indent=1) + "\n")
     show_record(record, tokens_bench_tables, as_json)
     click.echo(f"written: {out}", err=True)

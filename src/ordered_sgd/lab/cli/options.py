@@ -1,12 +1,14 @@
 """What several commands share: options, and tables or JSON on standard output."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 _WIDE = 10_000  # columns of a file or a pipe: a table takes what it needs, and every row is one line, to be searched
@@ -57,6 +59,19 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in new
             return tuple(float(part) for part in value.split(","))
         except ValueError:
             self.fail(f"must be numbers separated by commas; got {value!r}", param, ctx)
+
+
+class Shares(Numbers):
+    """Shares separated by commas: ``1,0.5``; 1 is the whole."""
+
+    name = "shares"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """The shares; a default is passed through."""
+        found = super().convert(value, param, ctx)
+        if not all(0 < share <= 1 for share in found):
+            self.fail(f"must be shares in (0, 1] separated by commas; got {value!r}", param, ctx)
+        return found
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
@@ -123,6 +138,28 @@ def write(path: Path, text: str) -> Path:
     except OSError as error:  # of a full disk the system does not say which file it was
         raise OSError(error.errno, error.strerror, str(path)) from error
     return path
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace the file in one go, so that Ctrl-C never leaves half of it."""
+    part = write(path.with_name(path.name + ".part"), json.dumps(document, indent=1) + "\n")
+    part.replace(path)
+
+
+@contextmanager
+def progress(text: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, and ``tick(text=None, count=1)`` to move it and to change its text.
+
+    It is drawn only when it is moved: a thread that refreshes it would be measured too.
+    """
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+        task = bar.add_task(text, total=total)
+
+        def tick(text: str | None = None, count: int = 1) -> None:
+            bar.update(task, advance=count, description=text, refresh=True)
+
+        yield tick
 
 
 def _cell(value: Any) -> str:

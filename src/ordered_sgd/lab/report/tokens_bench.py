@@ -17,9 +17,9 @@ MARK = "bench-tokens"
 
 def tokens_bench_tables(record: Mapping[str, Any]) -> dict[str, Rows]:
     """Title to rows: every way at its best rate, and the validation loss of every way at every rate."""
-    ways = _by_way(record["tokens"])
+    ways = _by_way(record["trained"])
     plain = best_runs(next(iter(ways.values())))
-    rates = sorted({run["rate"] for run in record["tokens"]})
+    rates = sorted({run["rate"] for run in record["trained"]})
     return {
         "Each at the rate with the lowest validation loss": [
             _line(way, best_runs(runs), plain) for way, runs in ways.items()
@@ -38,11 +38,11 @@ def tokens_bench_page(page: str, record: Mapping[str, Any], picture: str) -> str
     return fill(page, MARK, [_how(record), record.get("note", ""), *parts, image])
 
 
-def draw_tokens_bench(record: Mapping[str, Any], stem: Path, suffixes: tuple[str, ...] = (".svg",)) -> list[Path]:
+def draw_tokens_bench(runs: Runs, stem: Path, suffixes: tuple[str, ...] = (".svg",)) -> list[Path]:
     """Files of a figure: validation loss over tokens seen and over processor time, each way at its best rate."""
     figure, (over_tokens, over_time) = new_figure(2, width=5.0, height=3.6)
-    for colour, (way, runs) in zip(LINES, _by_way(record["tokens"]).items(), strict=False):
-        points = list(zip(*(run["points"] for run in best_runs(runs)), strict=True))
+    for colour, (way, own) in zip(LINES, _by_way(runs).items(), strict=False):
+        points = list(zip(*(run["points"] for run in best_runs(own)), strict=True))
         mean = [fmean(point["loss"] for point in each) for each in points]
         style = {"color": colour, "label": way, "marker": ".", "linewidth": 1.6}
         over_tokens.plot([each[0]["tokens"] for each in points], mean, **style)
@@ -113,7 +113,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def _how(record: Mapping[str, Any]) -> str:
     size, machine = record["size"], record["machine"]
-    seeds, tokens = len({run["seed"] for run in record["tokens"]}), size["steps"] * size["s"] * size["length"]
+    seeds, tokens = len({run["seed"] for run in record["trained"]}), size["steps"] * size["s"] * size["length"]
     packages = ", ".join(f"{name} {version}" for name, version in record["packages"].items())
     return (
         f"The docstrings of {packages}; {size['vocabulary']:,} words of a byte-pair encoding. {size['layers']} layers "
