@@ -46,7 +46,8 @@ def row(way: str, q: float | None, **given: Any) -> dict[str, Any]:
 
 def record_of(*heads: dict[str, Any]) -> dict[str, Any]:
     machine = {"processor": "x", "cores": 2, "torch": "2.13"}
-    return {"machine": machine, "tokens": 512, "q": [1.0, 0.25], "threads": 1, "rounds": 7, "heads": heads, "steps": []}
+    settings = {"tokens": 512, "q": [1.0, 0.25], "threads": 1, "rounds": 7, "keep_freed": False}
+    return {"machine": machine, **settings, "heads": heads, "steps": []}
 
 
 HEADS = (
@@ -98,14 +99,14 @@ def test_ctrl_c_keeps_the_record_and_resume_measures_the_rest(tmp_path: Path, mo
     assert json.loads((tmp_path / "b.json").read_text()) == whole
 
 
-@pytest.mark.parametrize("other", [("--tokens", "8"), ("--q", "1"), ("--rounds", "3"), ("--threads", "2")])
-def test_a_record_of_other_settings_is_not_continued(other: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [("--tokens", "8"), ("--q", "1"), ("--rounds", "3"), ("--no-keep-freed",)])
+def test_a_record_of_other_settings_is_not_continued(other: tuple[str, ...], tmp_path: Path) -> None:
     out = ("head", *SMALL, "--words", "40", "--no-step", "--out", str(tmp_path / "b.json"))
     assert run(*out).exit_code == 0
     text = (tmp_path / "b.json").read_text()
     error = run(*out, *other, "--resume").exception
     assert isinstance(error, ArgumentError)
-    assert "--resume must continue with the same tokens, q, threads, rounds, machine and versions" in str(error)
+    assert "--resume must continue with the same tokens, q, threads, rounds, --keep-freed, machine" in str(error)
     assert (tmp_path / "b.json").read_text() == text
 
 
@@ -133,6 +134,12 @@ def test_the_tables_show_ratios_memory_and_the_largest_error() -> None:
         }
     ]
     assert list(memory[0].values()) == ["8,192", "256", "9", "1", "8 to 9", "1", "1"]
+
+
+def test_the_page_says_where_freed_memory_goes() -> None:
+    page = "<!-- bench-head --><!-- /bench-head -->"
+    assert "Freed memory is left to the C library." in head_bench_page(page, record_of(*HEADS))
+    assert "The process keeps freed memory." in head_bench_page(page, record_of(*HEADS) | {"keep_freed": True})
 
 
 def test_what_was_not_measured_has_no_table() -> None:

@@ -105,6 +105,7 @@ def measure_gpt(
     shape: GptShape = GPT,
     rounds: int = 7,
     threads: int = 1,
+    keep_freed: bool = True,
     tick: Callable[[], object] = lambda: None,
 ) -> list[GptRow]:
     """A row for each loss, measured in turn; `tick` is called after each round.
@@ -113,7 +114,8 @@ def measure_gpt(
     >>> [row.way for row in rows], rows[0].speedup
     (['plain', 'one-liner', 'ordered'], 1.0)
     """
-    keep_freed_memory()
+    if keep_freed:
+        keep_freed_memory()
     gpt = Gpt(shape)
     ways: list[Way] = [(PLAIN, None), *((way, q) for way in (ONE_LINER, ORDERED) for q in qs)]
     calls: dict[str, Callable[[], object]] = {

@@ -5,8 +5,9 @@
 - one-liner: `ordered_mean` of the losses of all tokens;
 - ordered: `ordered_linear_cross_entropy`.
 
-All ways of one shape are measured in turn in one run. The process keeps the memory that a call frees, so that plain
-does not pay for getting its logits from the system again in every step.
+All ways of one shape are measured in turn in one run. By default the process keeps the memory that a call frees, as in
+`osgd bench step`. Otherwise glibc gives tensors of more than 32 MiB back at once, and plain, which has the most of
+them, pays for getting them again in every call.
 """
 
 import itertools
@@ -148,16 +149,20 @@ def measure_head(
     *,
     rounds: int = 7,
     threads: int = 1,
+    keep_freed: bool = True,
     probe: bool = True,
     tick: Callable[[], object] = lambda: None,
 ) -> list[HeadRow]:
     """The rows of one shape; `tick` is called after each round and each probe.
 
+    With `keep_freed` the process keeps the memory that a call frees, from then on.
+
     >>> rows = measure_head(HeadShape(tokens=8, width=4, words=16), [0.5], rounds=2, probe=False)
     >>> [row.way for row in rows], rows[0].ratio
     (['plain', 'torch', 'one-liner', 'ordered'], 1.0)
     """
-    keep_freed_memory()
+    if keep_freed:
+        keep_freed_memory()
     ways, head = head_ways(qs), Head(shape)
     calls: dict[str, Callable[[], object]] = {
         label(way, q): lambda way=way, q=q: head.gradients(way, q)  # type: ignore[misc]

@@ -27,6 +27,7 @@ _QS = (1.0, 0.5, 0.25, 0.125)
 @click.option("--rounds", type=click.IntRange(min=2), default=7, show_default=True, help="Measurements of each way.")
 @click.option("--probe/--no-probe", default=True, help="Measure peak memory as well, or only time.")
 @click.option("--step/--no-step", default=True, help="Measure a training step of a small GPT as well, or only heads.")
+@click.option("--keep-freed/--no-keep-freed", default=True, help="Keep freed memory, or leave it to the C library.")
 @click.option("--resume", is_flag=True, help="Keep what the file of --out holds, and measure the rest.")
 @out_option("bench-head.json", "File for the record.")
 @json_option
@@ -39,6 +40,7 @@ def head(
     rounds: int,
     probe: bool,
     step: bool,
+    keep_freed: bool,
     resume: bool,
     out: Path,
     as_json: bool,
@@ -52,6 +54,9 @@ def head(
     layers and 50,304 words. Without --words and --widths, the shapes are 8,192, 32,768 and 131,072 words at widths 256
     and 768, and 50,304 words at width 512.
 
+    By default the process keeps the memory that tensors free, which makes plain faster; --no-keep-freed measures what
+    a script sees that leaves this to the C library.
+
     Everything in a shape is measured in turn. The record is written after each shape; Ctrl-C keeps it, and --resume
     continues it. Keep the machine quiet.
     """
@@ -61,7 +66,14 @@ def head(
 
     shapes = _shapes(tokens, words, widths)
     record: dict[str, Any] = {"machine": machine(), "tokens": tokens, "q": list(dict.fromkeys(qs))}
-    record |= {"threads": threads, "rounds": rounds, "gpt": asdict(GPT), "heads": [], "steps": []}
+    record |= {
+        "threads": threads,
+        "rounds": rounds,
+        "keep_freed": keep_freed,
+        "gpt": asdict(GPT),
+        "heads": [],
+        "steps": [],
+    }
     if resume and out.exists():
         record = _continued(record, out)
     interrupted = False
@@ -96,7 +108,7 @@ def _continued(record: dict[str, Any], out: Path) -> dict[str, Any]:
     """The record of an earlier run with the same settings."""
     earlier = read_record(out)
     if any(earlier.get(key) != value for key, value in record.items() if key not in ("heads", "steps")):
-        rule = "continue with the same tokens, q, threads, rounds, machine and versions"
+        rule = "continue with the same tokens, q, threads, rounds, --keep-freed, machine and versions"
         remedy = "Name another file with --out, or leave --resume out."
         raise ArgumentError(message("osgd bench", "--resume", rule, f"others in {out}", remedy))
     return earlier
@@ -112,7 +124,7 @@ def _measured(
     known = {(row["width"], row["words"]) for row in record["heads"]}
     missing = [shape for shape in dict.fromkeys(shapes) if (shape.width, shape.words) not in known]
     step = step and not record["steps"]
-    qs, how = record["q"], {"rounds": record["rounds"], "threads": record["threads"]}
+    qs, how = record["q"], {key: record[key] for key in ("rounds", "threads", "keep_freed")}
     rounds = record["rounds"] + WARMUP
     total = len(missing) * (rounds + probe * len(head_ways(qs))) + step * rounds
     with progress("osgd bench head", total) as tick:

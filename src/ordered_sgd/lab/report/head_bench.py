@@ -36,9 +36,10 @@ def head_bench_page(page: str, record: Measured) -> str:
     """The Markdown page with its figures replaced by those of a record."""
     machine, threads = record["machine"], record["threads"]
     how = f"{machine['processor']}, {threads} thread{'s' * (threads > 1)}, torch {machine['torch']}; medians of "
-    how += f"{record['rounds']} rounds, ± half the interquartile range. {_WAYS}"
+    how += f"{record['rounds']} rounds, ± half the interquartile range. "
+    how += "The process keeps freed memory. " if record["keep_freed"] else "Freed memory is left to the C library. "
     parts = [f"**{title}**\n\n{markdown_table(rows)}" for title, rows in head_bench_tables(record).items()]
-    return fill(page, MARK, [how, *parts])
+    return fill(page, MARK, [how + _WAYS, *parts])
 
 
 def _times(rows: Sequence[Measured], qs: Sequence[float]) -> dict[str, str]:
