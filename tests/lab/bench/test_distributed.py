@@ -30,7 +30,6 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-@pytest.mark.slow
 def test_a_message_between_two_processes_has_a_latency() -> None:
     assert 0 < measure_message(s=4, rounds=2).latency < 1
 

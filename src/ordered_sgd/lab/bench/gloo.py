@@ -33,8 +33,8 @@ def on_ranks(ranks: int, call: str) -> Any:
         jobs = []
         try:
             for rank in range(ranks):
-                script = f"from ordered_sgd.lab.bench import {module}, ranks\n"
-                script += f"ranks.run({rank}, {ranks}, {folder!r}, lambda: {call})"
+                script = f"from ordered_sgd.lab.bench import {module}, gloo\n"
+                script += f"gloo.run({rank}, {ranks}, {folder!r}, lambda: {call})"
                 with open(_words(folder, rank), "w") as words:
                     jobs.append(subprocess.Popen([sys.executable, "-c", script], stderr=words))
             _wait(jobs, folder)
