@@ -5,11 +5,11 @@ scaled or capped, the layer does not run: its input takes the place of the logit
 loss function scores the tokens in blocks of the vocabulary. Otherwise the model runs as it is, and `ran` says why.
 """
 
+import contextlib
 import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -132,11 +132,11 @@ class HeadForward:
         self._buffers: Buffers | None = None
 
     def __call__(self, model: nn.Module, **inputs: Any) -> Any:
-        """The model's outputs, as a dict with an `Unprojected` under ``"logits"`` where the output layer was left out."""
+        """The model's outputs; without the output layer, a dict with an `Unprojected` under ``"logits"``."""
         layer = _output_layer(model)
         reason = self.needs_logits or _unfit(model, layer) or self._remembered(model, layer)
         if reason is None:
-            assert layer is not None
+            assert isinstance(layer, nn.Linear)
             found = self._try(model, layer, inputs)
             if not isinstance(found, str):
                 self._say(HEAD)
@@ -156,7 +156,7 @@ class HeadForward:
             return self._form
         return _watched(self._around)
 
-    def _try(self, model: nn.Module, layer: nn.Module, inputs: dict[str, Any]) -> dict[str, Any] | str:
+    def _try(self, model: nn.Module, layer: nn.Linear, inputs: dict[str, Any]) -> dict[str, Any] | str:
         """The outputs without the output layer; or the reason why not, with everything as it was before."""
         assert self._buffers is not None
         device = device_of(model)
@@ -192,6 +192,9 @@ def _output_layer(model: nn.Module) -> nn.Module | None:
         layer = inner.get_output_embeddings()
     except (AttributeError, NotImplementedError):
         return None
+    if type(layer).__name__ == "ModulesToSaveWrapper":  # of peft: the copy that is trained runs in the layer's place
+        with contextlib.suppress(KeyError):
+            layer = layer.modules_to_save[layer.active_adapter]
     return layer if isinstance(layer, nn.Module) else None
 
 
@@ -199,11 +202,11 @@ def _unfit(model: nn.Module, layer: nn.Module | None) -> str | None:
     """Why the output layer cannot be left out, as far as it can be seen from the outside."""
     if layer is None:
         return "the model has no output embeddings"
-    if type(layer).forward is not nn.Linear.forward:
+    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
         return f"the output layer is a {type(layer).__name__}, not a linear layer"
     if "forward" in vars(layer):
         return "the forward of the output layer has been replaced"
-    weight = layer.weight
+    weight: Tensor = layer.weight
     if type(weight) not in (Tensor, nn.Parameter) or weight.dim() != 2 or weight.numel() == 0:
         return "the weight of the output layer is sharded or quantized"
     if type(model).__module__.startswith("deepspeed"):
@@ -228,10 +231,10 @@ def _watched(around: list[nn.Module]) -> str | None:
     return None
 
 
-@contextmanager
-def _replaced(layer: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+@contextlib.contextmanager
+def _replaced(layer: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Within, calls of the layer run the function instead."""
-    layer.forward = forward  # an attribute of the object, which goes before that of the class
+    layer.forward = forward  # type: ignore[method-assign, assignment]  # an attribute of the object, which goes before that of the class
     try:
         yield
     finally:
@@ -243,14 +246,14 @@ def _autocast(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def _probe(model: nn.Module, layer: nn.Module, inputs: dict[str, Any]) -> LogitForm | str:
+def _probe(model: nn.Module, layer: nn.Linear, inputs: dict[str, Any]) -> LogitForm | str:
     """How the model makes its logits, found by random outputs of its output layer; or why this is not known.
 
     These have the size of the vocabulary and a wide range, so that a model that masks words, leaves some out or limits
     large logits is found out. What it does to positions shows in every pass, where the whole batch is compared.
     """
     given: list[Tensor] = []
-    words, generator = layer.weight.shape[0], torch.Generator().manual_seed(0)  # type: ignore[union-attr, index]
+    words, generator = layer.weight.shape[0], torch.Generator().manual_seed(0)
 
     def random_outputs(x: Tensor) -> Tensor:
         shape = *(min(n, _PROBED) for n in x.shape[:-1]), words
@@ -270,12 +273,12 @@ def _probe(model: nn.Module, layer: nn.Module, inputs: dict[str, Any]) -> LogitF
     return "the model changes its logits after the output layer"
 
 
-def _without(model: nn.Module, layer: nn.Module, inputs: dict[str, Any], form: LogitForm) -> dict[str, Any] | str:
+def _without(model: nn.Module, layer: nn.Linear, inputs: dict[str, Any], form: LogitForm) -> dict[str, Any] | str:
     """The model's outputs with the input of its output layer in place of logits; or why they cannot be used."""
     seen: list[tuple[Tensor, Tensor, int, torch.dtype | None]] = []
 
     def remember(x: Tensor) -> Tensor:
-        passed: Tensor = _Reach.apply(x, *layer.parameters())
+        passed: Tensor = _Reach.apply(x, *layer.parameters())  # type: ignore[no-untyped-call]
         seen.append((x, passed, passed._version, _autocast(x)))
         return passed
 
@@ -294,10 +297,7 @@ def _without(model: nn.Module, layer: nn.Module, inputs: dict[str, Any], form: L
     if not plain and not form.fits(passed.detach(), logits.detach()):
         return changed
     aux_loss = outputs.get("aux_loss") if isinstance(outputs, dict) else None
-    weight, bias = layer.weight, layer.bias
-    assert isinstance(weight, Tensor)
-    assert bias is None or isinstance(bias, Tensor)
-    return {"logits": Unprojected(hidden, weight, bias, form, autocast), "aux_loss": aux_loss}
+    return {"logits": Unprojected(hidden, layer.weight, layer.bias, form, autocast), "aux_loss": aux_loss}
 
 
 def _calls(number: int) -> str:

@@ -186,8 +186,8 @@ def _task(model: Any) -> str:
 
 
 def _router_aux_loss_coef(model: Any) -> float | None:
-    """What the model multiplies its `aux_loss` by, as it holds it or as its configuration does; None if neither does."""
-    config = getattr(model, "config", None)
+    """What the model multiplies its `aux_loss` by, from itself or from its configuration; None if neither says."""
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     for holder in (model, text):
         for name in ("router_aux_loss_coef", "aux_loss_coef"):
