@@ -20,4 +20,7 @@ def test_two_ranks_keep_the_q_largest_of_both_and_end_at_the_weights_of_one_proc
         assert set(results) == {"lightning", "huggingface", "head", "accelerate"}
         for name, found in results.items():
             assert found["error"] < 2e-6, (name, found)
-            assert found["same"], (name, found)  # the rule has moved q as in one process; tokens: there is a group, and the head ran
+            assert found["same"], (
+                name,
+                found,
+            )  # the rule has moved q as in one process; tokens: there is a group, and the head ran

@@ -26,6 +26,7 @@ log = logging.getLogger("ordered_sgd")
 HEAD = "head: only kept tokens"
 # by which models of Transformers multiply their logits, or divide them
 _SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
+_CAPS = ("final_logit_softcapping", "logits_soft_cap")
 _PROBED = 2  # entries per dimension of the batch that the probe returns: enough to compare, and small
 
 
@@ -60,8 +61,8 @@ def logit_forms(config: Any) -> Iterator[LogitForm]:
     for number in numbers:
         if isinstance(number, int | float) and number not in (0, 1):
             scales += [LogitForm(times=number), LogitForm(over=number)]
-    softcap = getattr(text, "final_logit_softcapping", None)
-    for cap, scale in itertools.product((None, softcap) if softcap else (None,), scales):
+    caps = [getattr(text, name, None) for name in _CAPS]
+    for cap, scale in itertools.product([None, *filter(None, caps)], scales):
         yield scale._replace(softcap=cap)
 
 
