@@ -132,19 +132,21 @@ class HeadForward:
         self._form: LogitForm | str | None = None  # or the reason for logits
         self._buffers: Buffers | None = None
 
-    def __call__(self, model: nn.Module, **inputs: Any) -> Any:
+    def __call__(self, model: nn.Module, /, **inputs: Any) -> Any:
         """The model's outputs; without the output layer, a dict with an `Unprojected` under ``"logits"``."""
         layer = _output_layer(model)
         reason = self.needs_logits or _unfit(model, layer) or self._remembered(model, layer)
-        if reason is None:
-            assert isinstance(layer, nn.Linear)
-            found = self._try(model, layer, inputs)
-            if not isinstance(found, str):
-                self._say(HEAD)
-                return found
-            reason = self._form = found
-        outputs = model(**inputs)
-        self._say(f"logits: {reason}")
+        if reason is not None:
+            self._say(f"logits: {reason}")
+            return model(**inputs)
+        assert isinstance(layer, nn.Linear)
+        found = self._try(model, layer, inputs)
+        if not isinstance(found, str):
+            self._say(HEAD)
+            return found
+        outputs = model(**inputs)  # an error that is not due to the missing layer is raised again here
+        self._form = found
+        self._say(f"logits: {found}")
         return outputs
 
     def _remembered(self, model: nn.Module, layer: nn.Module | None) -> str | None:
@@ -169,7 +171,7 @@ class HeadForward:
                 self._buffers.load(held)
                 held = self._buffers.save()
             found = self._form if isinstance(self._form, str) else _without(model, layer, inputs, self._form)
-        except Exception as error:  # the model may do anything with logits; if the fault is its own it will show again
+        except Exception as error:  # the model may do anything with logits
             found = f"without its output layer the model raises {type(error).__name__}: {first_line(error)}"
         if isinstance(found, str):
             restore_random_state(state, device)
@@ -194,7 +196,7 @@ def _output_layer(model: nn.Module) -> nn.Module | None:
     except (AttributeError, NotImplementedError):
         return None
     if type(layer).__name__ == "ModulesToSaveWrapper":  # of peft: the copy that is trained runs in the layer's place
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, TypeError):
             layer = layer.modules_to_save[layer.active_adapter]
     return layer if isinstance(layer, nn.Module) else None
 
@@ -235,7 +237,8 @@ def _watched(around: list[nn.Module]) -> str | None:
 @contextlib.contextmanager
 def _replaced(layer: nn.Linear, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Within, calls of the layer run the function instead."""
-    layer.forward = forward  # type: ignore[method-assign, assignment]  # an attribute of the object, which goes before that of the class
+    # an attribute of the object, which goes before the method of its class
+    layer.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
