@@ -129,6 +129,7 @@ def _masked(model: Any, hidden: Tensor) -> Tensor:
 
 
 STRANGE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "not at all": lambda model, hidden: model.lm_head(hidden),
     "bias": lambda model, hidden: model.lm_head(hidden) + torch.linspace(0, 1, WORDS),
     "in place": _in_place,
     "masked word": _masked,

@@ -193,6 +193,10 @@ def test_evaluation_and_generation_see_logits_and_so_does_who_asks_for_outputs(
     assert made.shape[1] <= 5
     _, outputs = trainer.compute_loss(model.train(), dict(batch), return_outputs=True)
     assert outputs.logits.shape == (16, language.LENGTH, language.WORDS)
+    trainer = trainer_of(leaf, model, tmp_path, q=0.3)
+    with torch.no_grad():
+        trainer.compute_loss(model, dict(batch))
+    assert trainer.loss_from is None
 
 
 @pytest.mark.parametrize(
@@ -224,8 +228,25 @@ def test_a_model_that_changes_its_logits_is_run_in_full_with_its_dropout(
     assert torch.equal(weights(trained[0]), weights(trained[1]))
 
 
-def test_a_model_that_changes_its_mind_is_run_in_full_from_then_on(leaf: Any, language: Any, tmp_path: Path) -> None:
-    """The form of the logits is compared in every step, not only in the first."""
+@pytest.mark.parametrize("how", ["bias", "in place", "clamped", "square", "twice", "never", "by position", "shape"])
+def test_a_model_that_changes_its_logits_later_is_run_in_full_from_then_on(
+    how: str, leaf: Any, language: Any, tmp_path: Path
+) -> None:
+    found = []
+    for head in (True, False):
+        model = language.strange_of("not at all")
+        trainer = trainer_of(leaf, model, tmp_path, q=0.3, head=head)
+        first = step(trainer, model, language.batch_of("Llama"))
+        assert (trainer.loss_from == HEAD) == head
+        type(model).how = how
+        found.append([first, step(trainer, model, language.batch_of("Llama"))])
+        assert trainer.loss_from.startswith("logits: ")
+        assert model.passes == 2
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+
+
+def test_a_cap_that_changes_is_noticed(leaf: Any, language: Any, tmp_path: Path) -> None:
     found = []
     for head in (True, False):
         model = language.model_of("Gemma2, capped")
