@@ -41,26 +41,33 @@ def by_lightning(folder: Path) -> dict[str, Any]:
     return {"error": difference(model, expected.weights), "same": S // 2 > callback.loss_fn.q == expected.q}
 
 
-def by_huggingface(folder: Path) -> dict[str, Any]:
-    model, alone = huggingface_parts.model_for("token"), huggingface_parts.model_for("token")
-    rows = huggingface_parts.rows_for("token", n=32)
+def by_huggingface(folder: Path, task: str = "token") -> dict[str, Any]:
+    model, alone = huggingface_parts.model_for(task), huggingface_parts.model_for(task)
+    rows, first = huggingface_parts.rows_for(task, n=32), int(task == "causal")  # which labels are predicted
     loss_fn, optimizer = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=0.5, unit="token"), sgd(alone)
     for _ in range(3):
         for start in range(0, 32, 16):  # two micro-batches of eight, four on each rank
             optimizer.zero_grad()
-            labels = torch.stack([row["labels"] for row in rows[start : start + 16]])
+            labels = torch.stack([row["labels"] for row in rows[start : start + 16]])[:, first:]
             for i in (0, 8):
                 part = rows[start + i : start + i + 8]
                 inputs = {name: torch.stack([row[name] for row in part]) for name in ("input_ids", "attention_mask")}
                 target = labels[i : i + 8].flatten()
-                loss = loss_fn(alone(**inputs).logits.flatten(0, 1), target)
+                logits = alone(**inputs).logits
+                loss = loss_fn(logits[:, : logits.shape[1] - first].flatten(0, 1), target)
                 (loss * (target != -100).sum() / (labels != -100).sum()).backward()
             optimizer.step()
         loss_fn.end_epoch()
     expected = outcome(alone, loss_fn)
     options: dict[str, Any] = {"batch": 4, "parts": 2, "epochs": 3, "settings": {"ddp_backend": "gloo"}}
     trainer = huggingface_parts.fit(model, rows, folder, kind=OrderedTrainer, q=0.5, **options)
-    return {"error": difference(model, expected.weights), "same": trainer.ordered.loss_fn.group is not None}
+    same = trainer.ordered.loss_fn.group is not None and trainer.loss_from.startswith("head" if first else "logits")
+    return {"error": difference(model, expected.weights), "same": same}
+
+
+def by_head(folder: Path) -> dict[str, Any]:
+    """A language model, whose output layer runs outside the forward pass that DistributedDataParallel sees."""
+    return by_huggingface(folder, "causal")
 
 
 def by_accelerate(folder: Path) -> dict[str, Any]:
@@ -81,7 +88,7 @@ def main(folder: Path) -> None:
     warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     torch.set_num_threads(1)
-    trainers = {"lightning": by_lightning, "huggingface": by_huggingface, "accelerate": by_accelerate}
+    trainers = {"lightning": by_lightning, "huggingface": by_huggingface, "head": by_head, "accelerate": by_accelerate}
     results = {name: train(folder / name) for name, train in trainers.items()}
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, results)

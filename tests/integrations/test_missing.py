@@ -13,13 +13,14 @@ from ordered_sgd.errors import MissingExtraError
         ("huggingface", "transformers", "huggingface"),
         ("huggingface", "accelerate", "huggingface"),
         ("skorch", "skorch", "skorch"),
+        ("trl", "trl", "trl"),
     ],
 )
 def test_a_leaf_without_its_partner_is_one_clear_error(
     leaf: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"ordered_sgd.integrations.{leaf}"
-    for partner in ("lightning", "transformers", "accelerate", "skorch"):  # none of them is loaded for this
+    for partner in ("lightning", "transformers", "accelerate", "skorch", "trl"):  # none of them is loaded for this
         monkeypatch.setitem(sys.modules, partner, None if partner == module else sys)
     monkeypatch.delitem(sys.modules, name, raising=False)
     text = rf'^{name}: {module} must be installed; got no module .{module}.. Run: pip install "ordered-sgd\[{extra}\]"$'

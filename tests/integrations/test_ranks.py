@@ -17,7 +17,10 @@ def test_two_ranks_keep_the_q_largest_of_both_and_end_at_the_weights_of_one_proc
     ranks = json.loads((tmp_path / "results.json").read_text())
     assert len(ranks) == 2
     for results in ranks:
-        assert set(results) == {"lightning", "huggingface", "accelerate"}
+        assert set(results) == {"lightning", "huggingface", "head", "accelerate"}
         for name, found in results.items():
             assert found["error"] < 2e-6, (name, found)
-            assert found["same"], (name, found)  # the rule has moved q as in one process; tokens: there is a group
+            assert found["same"], (
+                name,
+                found,
+            )  # the rule has moved q as in one process; tokens: there is a group, and the head ran

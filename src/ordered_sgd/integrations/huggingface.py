@@ -1,6 +1,7 @@
 """Hugging Face Transformers: an ordered loss for `Trainer`, a callback that moves q, and a trainer that has both."""
 
 import base64
+import functools
 import io
 import weakref
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.integrations._head import HeadForward
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._watched import world
 from ordered_sgd.rules import Rule
@@ -24,6 +26,7 @@ TASKS = {  # by how the names of models end
     "ForTokenClassification": "token",
     "ForCausalLM": "causal",
     "LMHeadModel": "causal",
+    "ForMaskedLM": "token",
 }
 
 
@@ -89,8 +92,41 @@ class OrderedRule(TrainerCallback):
         state.stateful_callbacks[_KEY] = base64.b64encode(stored.getvalue()).decode()  # the file is JSON
 
 
-class OrderedTrainer(Trainer):
+class OrderedTraining:
+    """What trainers of Transformers and TRL share: the ordered loss, the forward pass that it needs, and the log."""
+
+    ordered: OrderedLossFunc
+    _forward: HeadForward
+
+    def order(
+        self, task: str | None, q: float | Rule | None, unit: str | None, given: OrderedLossFunc | None, head: bool
+    ) -> None:
+        """Set the loss function, made from q and unit unless it is given."""
+        if given is not None and not (q is None and unit is None):
+            remedy = "Give them to the OrderedLossFunc."
+            raise ArgumentError(message(type(self).__name__, "q and unit", "be left out", "some", remedy))
+        if given is None:
+            assert task is not None
+            given = OrderedLossFunc(task, q=q, unit=unit, group=world())  # type: ignore[arg-type]  # refuses q=None
+        self.ordered = given
+        self._forward = HeadForward(given.needs_logits if head else "head=False")
+
+    @property
+    def loss_from(self) -> str | None:
+        """``"head: only kept tokens"``, or ``"logits: "`` and the reason; None before the first step."""
+        return self._forward.ran
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, with q and the plain mean loss beside the ordered one."""
+        parent: Any = super()
+        parent.log({**logs, **self.ordered.numbers()} if "loss" in logs else logs, *args, **kwargs)
+
+
+class OrderedTrainer(OrderedTraining, Trainer):
     """A `Trainer` with an `OrderedLossFunc` and its `OrderedRule`; logs q and the plain mean as well.
+
+    The output layer of a language model runs backward for the kept tokens only, and its logits are never stored, where
+    that gives the same gradients. The attribute `loss_from` says whether it does, or why not.
 
     Parameters
     ----------
@@ -102,6 +138,9 @@ class OrderedTrainer(Trainer):
         A count, a share in (0, 1] or a rule, as in `OrderedLossFunc`; needed unless `compute_loss_func` is given.
     unit : str or None, default=None
         As in `OrderedLossFunc`.
+    head : bool, default=True
+        Whether the losses of a language model may be computed from the input of its output layer. False computes all
+        logits, as `Trainer` does.
     compute_loss_func : OrderedLossFunc or None, default=None
         In place of `q` and `unit`, for its other options.
     callbacks : list of TrainerCallback or None, default=None
@@ -117,23 +156,24 @@ class OrderedTrainer(Trainer):
         *args: Any,
         q: float | Rule | None = None,
         unit: str | None = None,
+        head: bool = True,
         compute_loss_func: OrderedLossFunc | None = None,
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
-        if compute_loss_func is not None and not (q is None and unit is None):
-            remedy = "Give them to the OrderedLossFunc."
-            raise ArgumentError(message("OrderedTrainer", "q and unit", "be left out", "some", remedy))
-        if compute_loss_func is None:
-            # q=None is refused there
-            compute_loss_func = OrderedLossFunc(_task(model), q=q, unit=unit, group=world())  # type: ignore[arg-type]
-        self.ordered = compute_loss_func
-        callbacks = [*(callbacks or []), OrderedRule(compute_loss_func)]
-        super().__init__(model, *args, compute_loss_func=compute_loss_func, callbacks=callbacks, **kwargs)
+        self.order(_task(model) if compute_loss_func is None else None, q, unit, compute_loss_func, head)
+        callbacks = [*(callbacks or []), OrderedRule(self.ordered)]
+        super().__init__(model, *args, compute_loss_func=self.ordered, callbacks=callbacks, **kwargs)
+        if self.ordered.router_aux_loss_coef is None:
+            self.ordered.router_aux_loss_coef = _router_aux_loss_coef(self.model)
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, with q and the plain mean loss beside the ordered one."""
-        super().log({**logs, **self.ordered.numbers()} if "loss" in logs else logs, *args, **kwargs)
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a micro-batch; see `Trainer`."""
+        if torch.is_grad_enabled() and not return_outputs:  # who asks for the outputs expects logits
+            model = functools.partial(self._forward, model)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
 def _task(model: Any) -> str:
@@ -143,3 +183,15 @@ def _task(model: Any) -> str:
             return task
     remedy = "Pass compute_loss_func=OrderedLossFunc(task, ...)."
     raise ArgumentError(message("OrderedTrainer", "the model's name", f"end in {', '.join(TASKS)}", name, remedy))
+
+
+def _router_aux_loss_coef(model: Any) -> float | None:
+    """What the model multiplies its `aux_loss` by, from itself or from its configuration; None if neither says."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for holder in (model, text):
+        for name in ("router_aux_loss_coef", "aux_loss_coef"):
+            found = getattr(holder, name, None)
+            if isinstance(found, int | float):
+                return found
+    return None

@@ -1,0 +1,96 @@
+"""`OrderedSFTTrainer`: the trainer of TRL with an ordered loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd import AccuracyRule, LossMassRule
+from ordered_sgd.errors import ArgumentError
+
+pytest.importorskip("trl", reason='trl is in the extra "compat", which "dev" does not hold')
+pytest.importorskip("peft", reason='peft is in the extra "compat", which "dev" does not hold')
+pytestmark = pytest.mark.xdist_group("trainers")
+PARTNER = "trl"  # what the fixtures `parts` and `leaf` import
+HEAD = "head: only kept tokens"
+EVERY_MODEL = pytest.mark.parametrize(
+    "name", ["GPT2, tied, with dropout", "Gemma2, capped", "Mixtral, with a router", "Llama with LoRA"]
+)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def close(trainer: Any, expected: Any) -> None:
+    torch.testing.assert_close(weights(trainer.model), weights(expected.model), rtol=0, atol=2e-6)
+
+
+@EVERY_MODEL
+def test_all_kept_is_the_sft_trainer_itself(name: str, parts: Any, leaf: Any, tmp_path: Path) -> None:
+    from trl import SFTTrainer
+
+    plain = parts.fit(SFTTrainer, name, tmp_path)
+    ordered = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, q=1.0)
+    assert ordered.loss_from == HEAD
+    close(ordered, plain)
+    for found, expected in zip(ordered.state.log_history, plain.state.log_history, strict=True):
+        for key in {"loss", "aux_loss", "num_tokens"} & set(expected):
+            assert found[key] == pytest.approx(expected[key], rel=1e-5), key
+
+
+@EVERY_MODEL
+def test_the_weights_are_those_of_the_logits(name: str, parts: Any, leaf: Any, tmp_path: Path) -> None:
+    found = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, q=LossMassRule())
+    expected = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, q=LossMassRule(), head=False)
+    assert (found.loss_from, expected.loss_from) == (HEAD, "logits: head=False")
+    close(found, expected)
+    assert not torch.equal(weights(found.model), weights(parts.model_of(name)))
+
+
+def test_sequences_without_padding_end_at_the_same_weights(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    padded = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3)
+    joined = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3, settings={"padding_free": True})
+    assert joined.loss_from == HEAD
+    close(joined, padded)
+
+
+def test_metrics_of_all_logits_are_logged_in_evaluation_only(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    trainer = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3)
+    assert {"loss", "ordered/q", "ordered/mean_loss", "num_tokens"} <= set(trainer.state.log_history[0])
+    assert not {"entropy", "mean_token_accuracy"} & set(trainer.state.log_history[0])
+    found, right, labels_of = trainer.evaluate(), [], []
+    model = trainer.model.eval()
+    for batch in trainer.get_eval_dataloader():
+        labels = batch["labels"][:, 1:]
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+        right.append((logits.argmax(-1) == labels)[labels != -100].float())
+        labels_of.append(nn.functional.cross_entropy(logits[labels != -100], labels[labels != -100]))
+    assert found["eval_loss"] == pytest.approx(torch.stack(labels_of).mean().item(), rel=1e-4)
+    assert found["eval_mean_token_accuracy"] == pytest.approx(
+        torch.stack([r.mean() for r in right]).mean().item(), rel=1e-4
+    )
+
+
+def test_a_rule_that_counts_answers_gets_logits(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    trainer = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=AccuracyRule())
+    assert trainer.loss_from == "logits: AccuracyRule counts right answers"
+
+
+def test_who_asks_for_outputs_gets_logits_and_the_ordered_loss(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    trainer = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3)
+    batch = next(iter(trainer.get_train_dataloader()))
+    loss, outputs = trainer.compute_loss(trainer.model, dict(batch), return_outputs=True)
+    assert outputs.logits.shape == (*batch["input_ids"].shape, 17)
+    torch.testing.assert_close(trainer.compute_loss(trainer.model, dict(batch)), loss)
+
+
+def test_what_would_be_passed_over_is_refused(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="OrderedSFTTrainer: loss_type must be 'nll'; got dft"):
+        parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3, settings={"loss_type": "dft"})
+    loss = leaf.OrderedLossFunc("causal", q=3)
+    with pytest.raises(ArgumentError, match="OrderedSFTTrainer: q and unit must be left out; got some"):
+        parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3, compute_loss_func=loss)
