@@ -2,12 +2,14 @@
 
 import gc
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)  # a busy machine is no failure
@@ -41,6 +43,22 @@ def real_root() -> Path:
     if not given:
         pytest.skip("ORDERED_SGD_DATA is not set: no real data files")
     return Path(given).absolute()
+
+
+_last_group: deque[Any] = deque(maxlen=1)
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[Any]:
+    """A process group of this process alone.
+
+    It is kept until the next one: a model in DistributedDataParallel that is the last to hold its group waits for a
+    thread of gloo while it has the interpreter's lock, and this thread needs the lock to drop its last message.
+    """
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    _last_group.append(dist.group.WORLD)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

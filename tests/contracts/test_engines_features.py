@@ -412,23 +412,20 @@ def test_auto_leaves_the_users_tensors_as_they_are() -> None:
     assert x.is_contiguous()
 
 
+@pytest.mark.usefixtures("one_rank")
 @BOTH
-def test_the_data_parallel_wrapper_sees_its_gradients(engine: str, tmp_path: Any) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        model, twin = network(), network()
-        twin.load_state_dict(model.state_dict())
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        step = OrderedStep(wrapped, CE, frozen_sgd(wrapped), q=4, engine=engine)
-        for number in range(3):
-            batch = floats(6)(12, Generator().manual_seed(number))
-            one_liner(twin, CE, *batch, 4)
-            with quiet():
-                record = step(*batch)
-            assert gradient_error(gradients(model), gradients(twin)) <= 5e-5
-            assert record.engine == engine or step.why
-    finally:
-        torch.distributed.destroy_process_group()
+def test_the_data_parallel_wrapper_sees_its_gradients(engine: str) -> None:
+    model, twin = network(), network()
+    twin.load_state_dict(model.state_dict())
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    step = OrderedStep(wrapped, CE, frozen_sgd(wrapped), q=4, engine=engine)
+    for number in range(3):
+        batch = floats(6)(12, Generator().manual_seed(number))
+        one_liner(twin, CE, *batch, 4)
+        with quiet():
+            record = step(*batch)
+        assert gradient_error(gradients(model), gradients(twin)) <= 5e-5
+        assert record.engine == engine or step.why
 
 
 @pytest.mark.parametrize("engine", ["rows", "twopass"])

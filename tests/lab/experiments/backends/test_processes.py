@@ -50,12 +50,13 @@ def test_an_error_in_a_worker_reaches_the_caller(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
 from pathlib import Path
 from ordered_sgd.lab.experiments.backends.processes import Processes
 from ordered_sgd.lab.experiments.store import Records
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job and its children ignore
     specs = [ExperimentSpec(epochs=5000, seed=seed) for seed in range(2)]
     with Processes(Records(Path(sys.argv[1])), workers=2) as run_all:
         run_all(specs)
@@ -87,15 +88,18 @@ def test_workers_end_with_their_parent_and_what_they_recorded_stays(how: signal.
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     records = Records(tmp_path / "home")
-    parent = subprocess.Popen([sys.executable, str(script), str(records.folder)], stderr=subprocess.DEVNULL)
-    began = time.monotonic()
-    while len(records.runs()) < 2 or not all(run.rows for run in records.runs()):
-        assert time.monotonic() - began < 120, "the workers never began"
-        time.sleep(0.2)
-    workers = children(parent.pid)
-    assert len(workers) >= 2
-    os.kill(parent.pid, how)
-    parent.wait(timeout=30)
+    with subprocess.Popen([sys.executable, str(script), str(records.folder)], stderr=subprocess.DEVNULL) as parent:
+        try:
+            began = time.monotonic()
+            while len(records.runs()) < 2 or not all(run.rows for run in records.runs()):
+                assert time.monotonic() - began < 120, "the workers never began"
+                time.sleep(0.2)
+            workers = children(parent.pid)
+            assert len(workers) >= 2
+            os.kill(parent.pid, how)
+            parent.wait(timeout=30)
+        finally:
+            parent.kill()  # its workers end with it
     until = time.monotonic() + 30
     while any(alive(pid) for pid in workers) and time.monotonic() < until:
         time.sleep(0.1)
