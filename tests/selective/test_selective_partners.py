@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from ordered_sgd import explain_backward, ordered_mean, selective_backward
 
 IDS, LABELS = torch.arange(12 * 16).view(12, 16) % 99, torch.arange(12) % 2
+SLOW = pytest.mark.slow  # what a checkpoint does has a short test beside the models
 DDP = nn.parallel.DistributedDataParallel
 
 
@@ -54,8 +55,10 @@ def run(model: Any, seed: int, **inputs: Tensor) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where a graph breaks
 @pytest.mark.xdist_group("trainers")
-@pytest.mark.parametrize("labelled", [False, True])  # with labels the model computes a loss of its own, without use
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(  # with labels the model computes a loss of its own, without use
+    ("labelled", "checkpointing"),
+    [(True, False), *(pytest.param(*both, marks=SLOW) for both in ((False, False), (False, True), (True, True)))],
+)
 def test_a_model_of_transformers_skips_samples(labelled: bool, checkpointing: bool) -> None:
     plain, model = bert(), bert()
     selective_backward(model)
