@@ -417,6 +417,11 @@ def check_a_copy_that_was_sent_holds_garbage_until_its_event() -> None:
 CHECKS: dict[str, Callable[[], None]] = {
     name.removeprefix("check_"): value for name, value in list(globals().items()) if name.startswith("check_")
 } | {f"steps of {way.name}": trains_as_on_the_cpu(way) for way in WAYS}
+HEAVY = (  # many graphs each; "steps of ..." run every engine on the device, the bench has tests of its own
+    "the_benchmark_of_steps_runs_on_the_device_with_exact_gradients",
+    "convolutions_train_as_on_the_cpu_with_every_engine",
+    "auto_runs_rows_on_the_device_where_that_pays",
+)
 
 
 def main() -> None:

@@ -2,12 +2,12 @@
 
 import gc
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)  # a busy machine is no failure
@@ -22,6 +22,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Modules that tests share hold no doctests, and importing some takes seconds."""
+    shared = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
+    return True if shared else None
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # modules and thousands of tests stay: every full collection would walk over them
@@ -30,6 +36,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed() -> None:
     """Two pytest workers on two cores: more threads only fight."""
+    import torch
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
@@ -41,6 +49,24 @@ def real_root() -> Path:
     if not given:
         pytest.skip("ORDERED_SGD_DATA is not set: no real data files")
     return Path(given).absolute()
+
+
+_last_group: deque[Any] = deque(maxlen=1)
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[Any]:
+    """A process group of this process alone.
+
+    It is kept until the next one: a model in DistributedDataParallel that is the last to hold its group waits for a
+    thread of gloo while it has the interpreter's lock, and this thread needs the lock to drop its last message.
+    """
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    _last_group.append(dist.group.WORLD)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

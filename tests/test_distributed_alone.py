@@ -1,12 +1,9 @@
 """A group of one rank, in this process: everything that `group=` adds runs, and gives what it gives without."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -16,13 +13,6 @@ from tests.distributed.parts import CE, ddp, network
 from tests.step_parts import batch, sgd
 
 WRAPPERS = {"ddp": ddp, "fsdp": fully_shard, "nothing": lambda model: model}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Any]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -36,12 +26,12 @@ def weights(model: nn.Module) -> list[Tensor]:
      ("fsdp", "rows"), ("fsdp", "auto"), ("nothing", "dense")],
 )  # fmt: skip
 def test_steps_with_a_group_of_one_are_steps_without_a_group(
-    wrapper: str, engine: str, parts: bool, world: Any
+    wrapper: str, engine: str, parts: bool, one_rank: Any
 ) -> None:
     alone, model = network(), WRAPPERS[wrapper](network())
     rule = AccuracyRule(thresholds=(0.0, 0.9), divisors=(4, 8))
     reference = OrderedStep(alone, CE, sgd(alone), q=rule, engine="dense")
-    step = OrderedStep(model, CE, sgd(model), q=rule, engine=engine, group=world)
+    step = OrderedStep(model, CE, sgd(model), q=rule, engine=engine, group=one_rank)
     for number in range(6):
         x, y = batch()
         given: tuple[Any, ...] = ([(x[:20], y[:20]), (x[20:], y[20:])],) if parts else (x, y)
@@ -60,10 +50,10 @@ def test_steps_with_a_group_of_one_are_steps_without_a_group(
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("engine", ["dense", "rows"])
 def test_a_loss_that_is_not_finite_is_skipped_or_raised_and_training_goes_on(
-    wrapper: str, engine: str, world: Any
+    wrapper: str, engine: str, one_rank: Any
 ) -> None:
     model = WRAPPERS[wrapper](network())
-    step = OrderedStep(model, CE, sgd(model), q=4, engine=engine, nonfinite="skip", group=world)
+    step = OrderedStep(model, CE, sgd(model), q=4, engine=engine, nonfinite="skip", group=one_rank)
     step(*batch())
     before = weights(model)
     x, y = batch()
@@ -82,10 +72,10 @@ def test_a_loss_that_is_not_finite_is_skipped_or_raised_and_training_goes_on(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("q", [1, 3, 0.5, 1.0])
-def test_the_mean_and_its_gradient_are_those_without_a_group(q: float, dtype: torch.dtype, world: Any) -> None:
+def test_the_mean_and_its_gradient_are_those_without_a_group(q: float, dtype: torch.dtype, one_rank: Any) -> None:
     values = torch.randn(10).to(dtype)
     ours, theirs = values.clone().requires_grad_(), values.clone().requires_grad_()
-    mean, expected = ordered_mean(ours, q, group=world), ordered_mean(theirs, q)
+    mean, expected = ordered_mean(ours, q, group=one_rank), ordered_mean(theirs, q)
     assert torch.equal(mean, expected)
     (2 * mean).backward()
     (2 * expected).backward()
@@ -93,8 +83,8 @@ def test_the_mean_and_its_gradient_are_those_without_a_group(q: float, dtype: to
 
 
 @pytest.mark.parametrize("rule", [AccuracyRule(thresholds=(0.0,), divisors=(4,)), LossMassRule(0.5)])
-def test_a_loss_with_a_group_of_one_moves_as_without(rule: Any, world: Any) -> None:
-    ours, theirs = OrderedLoss(CE, q=rule, group=world), OrderedLoss(CE, q=rule)
+def test_a_loss_with_a_group_of_one_moves_as_without(rule: Any, one_rank: Any) -> None:
+    ours, theirs = OrderedLoss(CE, q=rule, group=one_rank), OrderedLoss(CE, q=rule)
     for _ in range(3):
         outputs, y = torch.randn(16, 4, requires_grad=True), torch.randint(0, 4, (16,))
         assert torch.equal(ours(outputs, y), theirs(outputs, y))
@@ -106,15 +96,15 @@ def test_a_loss_with_a_group_of_one_moves_as_without(rule: Any, world: Any) -> N
         ours.eval()(outputs[:0], y[:0])
 
 
-def test_a_batch_that_is_empty_everywhere_is_refused(world: Any) -> None:
+def test_a_batch_that_is_empty_everywhere_is_refused(one_rank: Any) -> None:
     with pytest.raises(ArgumentError, match="the batch must hold at least one sample on some rank; got none"):
-        ordered_mean(torch.zeros(0, requires_grad=True), 1, group=world)
+        ordered_mean(torch.zeros(0, requires_grad=True), 1, group=one_rank)
 
 
-def test_the_wrapper_has_its_module_back_after_an_error(world: Any) -> None:
+def test_the_wrapper_has_its_module_back_after_an_error(one_rank: Any) -> None:
     model = ddp(network())
     inner = model.module
-    step = OrderedStep(model, CE, sgd(model), q=4, group=world)
+    step = OrderedStep(model, CE, sgd(model), q=4, group=one_rank)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         step(torch.zeros(4, 7), torch.zeros(4).long())
     assert model.module is inner

@@ -72,15 +72,25 @@ def test_no_page_names_a_script_style_or_picture_from_elsewhere(site: Path) -> N
         assert fetched == [], page.name
 
 
-@pytest.mark.parametrize("size", [(1280, 900), (400, 800)], ids=["desk", "phone"])
+DESK, PHONE = (1280, 900), (400, 800)
+FEW = ("index.html", "engines.html", "results.html")  # a table of its own, code, wide tables
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        pytest.param(DESK, FEW, id="desk"),
+        pytest.param(PHONE, FEW, id="phone"),
+        pytest.param(PHONE, None, id="all pages", marks=pytest.mark.slow),  # what fits a phone fits a desk
+    ],
+)
 def test_in_a_browser_it_asks_only_its_own_server_and_fits_the_screen(
-    browser: Any, site: Path, address: str, size: tuple[int, int]
+    browser: Any, site: Path, address: str, size: tuple[int, int], names: tuple[str, ...] | None
 ) -> None:
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
     page, requests = context.new_page(), []
     page.on("request", lambda request: requests.append(request.url))
-    pages = sorted(path.name for path in site.glob("*.html"))
-    for name in pages if size[0] < 1000 else ("index.html", "engines.html"):  # what fits a phone fits a desk
+    for name in names or sorted(path.name for path in site.glob("*.html")):
         page.goto(f"{address}/{name}", wait_until="load")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
         assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)"), name

@@ -56,8 +56,21 @@ def run(case: Case, engine: str, **options: Any) -> list[Outcome]:
         return list(compare(case, engine, **options))
 
 
-@pytest.mark.parametrize("engine", FAST_ENGINES)
-@pytest.mark.parametrize("case", EVERY)
+# Graphs that take seconds to compile: smaller models of their kind, and these with other engines, are in the short run.
+LONG_BY_ROWS = (
+    "TransformerEncoderLayer with dropout",
+    "patches, positions and a class token",
+    "flattened, batch innermost",
+)
+GRADIENTS = [
+    pytest.param(case, engine, id=f"{case.name}-{engine}", marks=[pytest.mark.slow] if slow else [])
+    for case in CASES
+    for engine in FAST_ENGINES
+    for slow in [case.slow or (engine == "rows" and case.name in LONG_BY_ROWS)]
+]
+
+
+@pytest.mark.parametrize(("case", "engine"), GRADIENTS)
 def test_the_gradient_is_the_one_liners_whatever_the_engine(case: Case, engine: str) -> None:
     outcomes = run(case, engine)
     assert [(o.s, o.q) for o in outcomes] == list(SIZES)

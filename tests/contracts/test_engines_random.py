@@ -174,7 +174,7 @@ def test_rows_are_exact_for_a_random_architecture(case: Case) -> None:
     check(case, "rows")
 
 
-@examples(20)
+@examples(8)
 @given(architectures(random=True))
 def test_two_passes_are_exact_for_a_random_architecture(case: Case) -> None:
     check(case, "twopass")

@@ -66,7 +66,7 @@ CASES = [
     *(Case(layout, 5, engine="auto", kind=quick_if(layout == "uneven")) for layout in LAYOUTS),
     *(Case(layout, 5, "fsdp", data=data, kind=quick_if(data == "random" or layout == "empty"))
       for layout, data in product(LAYOUTS, DATA)),
-    *(Case(layout, 5, "fsdp", engine, kind=quick_if(layout in ("uneven", "single")))
+    *(Case(layout, 5, "fsdp", engine, kind=quick_if(layout == "uneven"))
       for layout, engine in product(LAYOUTS, ENGINES)),
     *(Case(layout, 5, "fsdp", "twopass", data=data, kind=quick_if(layout == "empty"))
       for layout, data in product(LAYOUTS, DATA[1:])),
@@ -81,17 +81,17 @@ CASES = [
 ]  # fmt: skip
 RUNS = [
     Run("fifty_steps", ("ddp", "dense", "accuracy", False)),
-    Run("fifty_steps", ("ddp", "twopass", "loss mass", False)),
-    Run("fifty_steps", ("fsdp", "dense", "accuracy", False)),
+    Run("fifty_steps", ("ddp", "twopass", "loss mass", False), "slow"),
+    Run("fifty_steps", ("fsdp", "dense", "accuracy", False), "slow"),
     Run("fifty_steps", ("fsdp", "twopass", "accuracy", False)),
     Run("fifty_steps", ("fsdp", "rows", "loss mass", False), "slow"),
-    Run("fifty_steps", ("ddp", "dense", "accuracy", True)),
+    Run("fifty_steps", ("ddp", "dense", "accuracy", True), "slow"),
     Run("fifty_steps", ("fsdp", "dense", "loss mass", True)),
     Run("fifty_steps", ("ddp", "rows", "accuracy", False), "slow"),
     Run("another_number_of_ranks"),
-    *(Run("not_finite", how) for how in (("ddp", "dense", False), ("ddp", "twopass", False), ("ddp", "dense", True),
-                                         ("fsdp", "dense", False), ("fsdp", "twopass", False),
-                                         ("fsdp", "dense", True))),
+    *(Run("not_finite", how) for how in (("ddp", "dense", False), ("fsdp", "twopass", False), ("fsdp", "dense", True))),
+    *(Run("not_finite", how, "slow") for how in (("ddp", "twopass", False), ("ddp", "dense", True),
+                                                 ("fsdp", "dense", False))),
     Run("not_finite", ("ddp", "rows", False), "slow"),
     Run("collectives"),
     Run("a_rank_that_finds_a_coupling", ("ddp", "twopass")),

@@ -1,18 +1,17 @@
 """`selective_backward` on models in DistributedDataParallel, and on unmodified models of Transformers."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ordered_sgd import explain_backward, ordered_mean, selective_backward
 
 IDS, LABELS = torch.arange(12 * 16).view(12, 16) % 99, torch.arange(12) % 2
+SLOW = pytest.mark.slow  # what a checkpoint does has a short test beside the models
 DDP = nn.parallel.DistributedDataParallel
 
 
@@ -24,15 +23,9 @@ def assert_same_gradients(model: nn.Module, plain: nn.Module) -> None:
     assert max(float((a - b).abs().max()) for a, b in found) < 1e-6 * max(float(b.abs().max()) for _, b in found)
 
 
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'ranks'}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
+@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("wrap", [lambda m: DDP(selective_backward(m)), lambda m: selective_backward(DDP(m))])
-def test_a_model_may_be_wrapped_before_or_after(wrap: Callable[[nn.Module], nn.Module], one_rank: None) -> None:
+def test_a_model_may_be_wrapped_before_or_after(wrap: Callable[[nn.Module], nn.Module]) -> None:
     x, y = torch.randn(12, 6), torch.arange(12) % 3
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -62,8 +55,10 @@ def run(model: Any, seed: int, **inputs: Tensor) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where a graph breaks
 @pytest.mark.xdist_group("trainers")
-@pytest.mark.parametrize("labelled", [False, True])  # with labels the model computes a loss of its own, without use
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(  # with labels the model computes a loss of its own, without use
+    ("labelled", "checkpointing"),
+    [(True, False), *(pytest.param(*both, marks=SLOW) for both in ((False, False), (False, True), (True, True)))],
+)
 def test_a_model_of_transformers_skips_samples(labelled: bool, checkpointing: bool) -> None:
     plain, model = bert(), bert()
     selective_backward(model)

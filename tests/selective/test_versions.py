@@ -32,7 +32,12 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "select_rows", lambda tensor, dim, rows: take(tensor, dim, rows.flip(0) * 0))
 
 
-def test_a_version_that_passes_is_used_and_not_tested_again(untested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_passes_is_used_and_not_tested_again_and_random_numbers_stay(
+    untested: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_rng_state()
+    assert versions.why_not() is None
+    assert torch.equal(before, torch.get_rng_state())
     model = network()
     step = OrderedStep(model, CE, sgd(model), q=4, engine="rows")
     assert step(*batch()).engine == "rows"
@@ -61,10 +66,3 @@ def test_a_compiler_that_raises_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(versions, "SelectiveBackend", raises)
     assert versions.self_test() == "its self-test fails (torch has no such function any more)"
-
-
-def test_the_self_test_leaves_random_numbers_alone() -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    assert versions.self_test() is None
-    assert torch.equal(before, torch.get_rng_state())

@@ -64,6 +64,7 @@ def test_fewer_digits_leave_counts_and_rates_alone(tmp_path: Path) -> None:
         (b"", "no column run_id"),
         (b"\xff\xfe", "codec can't decode"),
         (",".join(COLUMNS).encode() + b"\n" + b"," * (len(COLUMNS) - 1) + b"\n", "Expecting value"),
+        (",".join(COLUMNS).encode() + b"\n1,{}\n", "a row of 2 cells"),
     ],
 )
 def test_what_is_no_export_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:

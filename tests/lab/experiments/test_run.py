@@ -305,7 +305,6 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_leaves_the_old_one(tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
 
 
-KILLS = 20
 MOST = 2  # new epochs of a process that is to be killed: however late the kill comes, the run is not over before it
 
 
@@ -331,16 +330,17 @@ def finished(spec: ExperimentSpec, records: Records) -> tuple[list[torch.Tensor]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing there is like kill -9")
-def test_killed_at_twenty_random_moments_it_ends_in_the_same_weights_and_record(tmp_path: Path) -> None:
-    spec = SPECS["augmentation and the rule"].but(epochs=MOST * KILLS + 2)
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_in_the_same_weights_and_record(times: int, tmp_path: Path) -> None:
+    spec = SPECS["augmentation and the rule"].but(epochs=MOST * times + 2)
     began = time.monotonic()
     expected = finished(spec, Records(tmp_path / "whole"))
     epoch = (time.monotonic() - began) / spec.epochs  # in seconds, on this machine
     records, rng, before = Records(tmp_path / "killed"), random.Random(0), list[Any]()
     checkpoint, kills = records.checkpoint(spec), 0
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([running.__name__])  # torch is imported once, not twenty times
-    for _ in range(KILLS):
+    context.set_forkserver_preload([running.__name__])  # torch is imported once, not for every process
+    for _ in range(times):
         written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         process = context.Process(target=_until_killed, args=(spec, records.folder))
         process.start()
@@ -353,7 +353,7 @@ def test_killed_at_twenty_random_moments_it_ends_in_the_same_weights_and_record(
         now = records.get(spec).rows  # type: ignore[union-attr]
         assert now[: len(before)] == before  # to the second: what was recorded stays as it was
         before = now
-    assert kills == KILLS
+    assert kills == times
     assert 0 < len(before) < spec.epochs
     found = finished(spec, records)
     assert all(torch.equal(a, b) for a, b in zip(found[0], expected[0], strict=True))

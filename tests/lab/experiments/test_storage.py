@@ -303,7 +303,7 @@ def another_file(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage", [cut, one_bit_of_a_weight, *(pytest.param(d, marks=pytest.mark.slow) for d in (nothing, another_file))]
+    "damage", [one_bit_of_a_weight, *(pytest.param(d, marks=pytest.mark.slow) for d in (cut, nothing, another_file))]
 )
 def test_a_damaged_checkpoint(work: Path, home: Path, damage: Callable[[bytes], bytes]) -> None:
     before, path = rows(home), checkpoint_of(home)
@@ -317,7 +317,10 @@ def test_a_damaged_checkpoint(work: Path, home: Path, damage: Callable[[bytes], 
     check_goes_on(work, home, before)
 
 
-@pytest.mark.parametrize(("part", "value"), [("source", None), ("model", {"0.weight": torch.zeros(2, 2)})])
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [pytest.param("source", None, marks=pytest.mark.slow), ("model", {"0.weight": torch.zeros(2, 2)})],
+)
 def test_a_checkpoint_of_a_model_that_was_changed(work: Path, home: Path, part: str, value: object) -> None:
     before, path = rows(home), checkpoint_of(home)
     state = load_checkpoint(path)

@@ -2,9 +2,8 @@
 
 import csv
 import gzip
-import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -56,37 +55,40 @@ def write_csv(rows: Iterable[Mapping[str, Any]], file: Any) -> None:
 def read_csv(path: Path) -> list[Run]:
     """The runs of an exported CSV file, which may be compressed (``.gz``); over are those with all their epochs."""
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-        reader = csv.DictReader(io.StringIO(text))
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in _LATER]
-        if missing:
-            raise ValueError(f"no column {missing[0]}")
-        return _runs(reader)
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            missing = [name for name in COLUMNS if name not in header and name not in _LATER]
+            if missing:
+                raise ValueError(f"no column {missing[0]}")
+            return _runs(header, reader)
     except (OSError, EOFError, ValueError, TypeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         remedy = "Write it with: osgd records export"
         raise RecordError(message("records", str(path), "be exported records", reason, remedy)) from error
 
 
-def _runs(rows: Iterable[Mapping[str, str]]) -> list[Run]:
+def _runs(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Run]:
     found: dict[str, Run] = {}
-    for row in rows:
-        if row["spec"] not in found:
-            spec = ExperimentSpec.from_json(row["spec"])
-            found[row["spec"]] = Run(spec, json.loads(row["versions"]), [], finished=False)
-        found[row["spec"]].rows.append(EpochRow(**{name: _value(name, row.get(name, "")) for name in NUMBERS}))
+    spec_at, versions_at = header.index("spec"), header.index("versions")
+    present = [(name, header.index(name), _PARSE[name]) for name in NUMBERS if name in header]
+    for row in filter(None, rows):  # without empty lines
+        if len(row) != len(header):
+            raise ValueError(f"a row of {len(row)} cells below {len(header)} columns")
+        text = row[spec_at]
+        if text not in found:
+            found[text] = Run(ExperimentSpec.from_json(text), json.loads(row[versions_at]), [], finished=False)
+        found[text].rows.append(EpochRow(**{name: parse(row[at]) for name, at, parse in present if row[at]}))
     return [run._replace(finished=_over(run)) for run in found.values()]
 
 
-def _value(name: str, text: str) -> Any:
-    """A cell as its field has it: ``engine`` is text, whole numbers are counts, nothing is None."""
-    if name == "engine":
-        return text
-    return None if text == "" else json.loads(text.lower()) if name == "diverged" else _PARSE[name](text)
+def _whether(text: str) -> bool:
+    return bool(json.loads(text.lower()))
 
 
-_PARSE = {name: int if name in ("epoch", "q", "samples", "backpropagated", "scored") else float for name in NUMBERS}
+_COUNTS = ("epoch", "q", "samples", "backpropagated", "scored")
+_PARSE: dict[str, Any] = {name: int if name in _COUNTS else float for name in NUMBERS}
+_PARSE |= {"engine": str, "diverged": _whether}
 
 
 def _over(run: Run) -> bool:
