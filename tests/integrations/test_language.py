@@ -139,6 +139,26 @@ def test_all_kept_is_the_plain_trainer(name: str, parts: Any, leaf: Any, languag
     close(ordered, plain)
 
 
+UNSHIFTED: dict[str, dict[str, Any]] = {
+    "BartForCausalLM": {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32},
+    "XLMWithLMHeadModel": {"emb_dim": 16, "n_layers": 1, "n_heads": 2},
+}
+
+
+@pytest.mark.parametrize("name", UNSHIFTED)
+def test_labels_are_shifted_only_where_the_model_itself_does_it(
+    name: str, leaf: Any, language: Any, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    sizes = {"vocab_size": language.WORDS, "n_words": language.WORDS, "pad_token_id": 0}
+    model = kind(kind.config_class(**sizes, **UNSHIFTED[name])).eval()  # no dropout
+    batch = language.batch_of("masked")
+    trainer = trainer_of(leaf, model, tmp_path, q=1.0)
+    assert torch.allclose(trainer.compute_loss(model, dict(batch)), model(**batch).loss, atol=1e-6)
+
+
 def test_under_autocast_the_head_runs_in_the_dtype_of_the_layer(leaf: Any, language: Any, tmp_path: Path) -> None:
     from transformers import TrainingArguments
 

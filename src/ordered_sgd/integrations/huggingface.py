@@ -28,6 +28,12 @@ TASKS = {  # by how the names of models end
     "LMHeadModel": "causal",
     "ForMaskedLM": "token",
 }
+# Their own losses do not shift the labels: each label stands at the position that predicts it.
+_UNSHIFTED = (
+    *("BartForCausalLM", "BigBirdPegasusForCausalLM", "BlenderbotForCausalLM", "BlenderbotSmallForCausalLM"),
+    *("MBartForCausalLM", "MarianForCausalLM", "MvpForCausalLM", "PegasusForCausalLM", "PLBartForCausalLM"),
+    *("TrOCRForCausalLM", "WhisperForCausalLM", "CpmAntForCausalLM", "XLMWithLMHeadModel", "FlaubertWithLMHeadModel"),
+)
 
 
 class OrderedRule(TrainerCallback):
@@ -180,7 +186,7 @@ def _task(model: Any) -> str:
     name = type(model).__name__
     for end, task in TASKS.items():
         if name.endswith(end):
-            return task
+            return "token" if name in _UNSHIFTED else task
     remedy = "Pass compute_loss_func=OrderedLossFunc(task, ...)."
     raise ArgumentError(message("OrderedTrainer", "the model's name", f"end in {', '.join(TASKS)}", name, remedy))
 
