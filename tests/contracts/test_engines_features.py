@@ -168,8 +168,8 @@ def train(feature: Feature, engine: str) -> tuple[nn.Module, list[StepRecord], s
     return model, records, step.why
 
 
-# by two passes alone in the short run: they compile nothing, and rows has these hooks, weights and inputs in others
-BY_TWO_PASSES = ("several inputs", "frozen parameters", "parameter hooks")
+# By two passes alone in the short run: the cases of test_engines.py have the same for rows.
+BY_TWO_PASSES = ("several inputs", "frozen parameters")
 TRAININGS = [
     pytest.param(feature, engine, id=f"{feature.name}-{engine}", marks=LONG if slow else ())
     for feature in FEATURES
