@@ -199,16 +199,12 @@ def test_several_ranks_need_a_strategy_that_averages_gradients(leaf: Any) -> Non
 
 @pytest.mark.filterwarnings("ignore:It is recommended to use .*sync_dist=True")  # of a strategy for one process
 def test_with_a_process_group_the_weights_are_those_of_the_plain_loop(
-    parts: Any, leaf: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Any, leaf: Any, one_rank: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fast twin of tests/integrations/test_ranks.py: a group of one rank."""
     expected = plain_loop(Task({"q": FixedQ(0.5)}, tmp_path))
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        monkeypatch.setattr(leaf, "_group", lambda trainer: dist.group.WORLD)
-        model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=FixedQ(0.5))
-        parts.fit(model, callback)
-        assert callback.loss_fn.group is not None
-    finally:
-        dist.destroy_process_group()
+    monkeypatch.setattr(leaf, "_group", lambda trainer: one_rank)
+    model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=FixedQ(0.5))
+    parts.fit(model, callback)
+    assert callback.loss_fn.group is not None
     close(model, expected.weights)

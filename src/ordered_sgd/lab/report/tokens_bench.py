@@ -49,7 +49,7 @@ def draw_tokens_bench(runs: Runs, stem: Path, suffixes: tuple[str, ...] = (".svg
         over_time.plot([fmean(point["seconds"] for point in each) for each in points], mean, **style)
     over_tokens.set(xlabel="tokens seen", ylabel="validation loss per token (nats)")
     over_time.set(xlabel="seconds of the processor in training steps")
-    over_tokens.legend(frameon=False, fontsize="small")
+    over_time.legend(frameon=False, fontsize="small", loc="upper right")
     return save(figure, stem, suffixes)
 
 
@@ -80,27 +80,28 @@ def _last(run: Mapping[str, Any]) -> float:
 
 def _line(way: str, runs: Runs, plain: Runs) -> dict[str, str]:
     seconds, of_plain = (fmean(run["points"][-1]["seconds"] for run in some) for some in (runs, plain))
-    reached = _seconds_to(fmean(map(_last, runs)), plain)
     return {
         "trained on": way,
         "rate": f"{runs[0]['rate']:g}",
         "validation loss": _loss(runs),
         "test loss": _spread([run["test"] for run in runs]),
         "processor time": f"{seconds / of_plain:.2f}",
-        "all tokens reach this loss after": "-" if reached is None else f"{reached / of_plain:.2f}",
+        "all tokens reach this loss after": _reached(fmean(map(_last, runs)), plain, of_plain),
     }
 
 
-def _seconds_to(loss: float, runs: Runs) -> float | None:
-    """When the mean validation loss of these runs fell to a value, between two points on a straight line."""
+def _reached(loss: float, runs: Runs, seconds: float) -> str:
+    """The share of `seconds` in which the mean validation loss of these runs fell to a value; linear between points."""
     points = [
         (fmean(point["seconds"] for point in each), fmean(point["loss"] for point in each))
         for each in zip(*(run["points"] for run in runs), strict=True)
     ]
+    if loss > points[0][1]:
+        return f"less than {points[0][0] / seconds:.2f}"
     for (before, high), (after, low) in pairwise(points):
         if low <= loss <= high:
-            return before + (after - before) * (high - loss) / (high - low)
-    return None
+            return f"{(before + (after - before) * (high - loss) / (high - low)) / seconds:.2f}"
+    return "never"
 
 
 def _loss(runs: Runs) -> str:
