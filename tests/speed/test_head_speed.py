@@ -20,8 +20,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
         osgd = Path(sys.executable).with_name("osgd")
         subprocess.run([osgd, "bench", "head", *options.split()], check=True, capture_output=True, timeout=900)
         record = json.loads(out.read_text())
-        found |= {f"{words}": row["ratio"] for row in record["heads"] if row["way"] == "ordered"}
-        found |= {"step": row["speedup"] for row in record["steps"] if row["way"] == "ordered"}
+        found |= {str(row["words"]): row["ratio"] for row in record["heads"] if row["way"] == "ordered"}
+        found |= {f"step, {row['way']}": row["speedup"] for row in record["steps"]}
     print(found)
     return found
 
@@ -35,4 +35,4 @@ def test_the_head_with_50k_words_takes_at_most_65_percent_of_plain(measured: dic
 
 
 def test_a_step_of_a_small_gpt_is_at_least_a_quarter_faster(measured: dict[str, float]) -> None:
-    assert measured["step"] >= 1.25
+    assert measured["step, ordered"] >= 1.25
