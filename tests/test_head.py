@@ -225,6 +225,18 @@ def test_what_needs_no_gradient_gets_none() -> None:
     assert not ordered_linear_cross_entropy(given.detach(), weight.detach(), target, 0.5).requires_grad
 
 
+@pytest.mark.parametrize("chunk", [None, 10], ids=["one block", "whole blocks of them"])
+def test_words_forbidden_by_a_bias_of_minus_infinity_do_no_harm(chunk: int | None) -> None:
+    (given, weight, target), _ = arguments(Case("padded", ignored="none"))
+    bias = torch.zeros(V, dtype=torch.float64)
+    bias[20:] = -torch.inf
+    options = {"linear_bias": bias, "chunk": chunk}
+    expected = value_and_gradients(one_liner, [given, weight, target % 20], 0.5, options)
+    found = value_and_gradients(ordered_linear_cross_entropy, [given, weight, target % 20], 0.5, options)
+    assert all(torch.isfinite(t).all() for t in expected)
+    assert largest_error(found, expected) < 1e-12
+
+
 def test_a_nan_is_kept_and_makes_the_loss_nan() -> None:
     (given, weight, target), _ = arguments(Case("nan", ignored="none"))
     broken = given.detach().clone()

@@ -196,7 +196,8 @@ def _losses(
             of_goal = torch.where(here, found, of_goal)
             if smoothing:
                 totals += logits.sum(1)
-            largest = logits.amax(1, keepdim=True)
+            # -inf minus -inf would be NaN in a block of words that are all forbidden
+            largest = logits.amax(1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
             sums.append(logits.sub_(largest).exp_().sum(1).log_() + largest.squeeze(1))
         norm = torch.stack(sums, 1).logsumexp(1)
         norms[some] = norm
@@ -288,19 +289,8 @@ def _gradients(
 
 
 @_gradients.register_fake
-def _(
-    gradient: Tensor,
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    valid: Tensor,
-    norms: Tensor,
-    smoothing: float,
-    softcap: float,
-    chunk: int,
-    wanted: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(gradient: Tensor, rows: Tensor, weight: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    wanted = given[-1]
     return (
         torch.empty_like(rows) if wanted[0] else rows.new_empty(0),
         torch.empty_like(weight) if wanted[1] else weight.new_empty(0),
