@@ -41,6 +41,7 @@ CASES = [
     Case("bias, smoothing and cap of logits", bias=True, options={"softcap": 3.0, "label_smoothing": 0.2}),
     Case("a mask", mask=True),
     Case("a ragged mask and no ignored target", mask=True, ignored="none"),
+    Case("label smoothing and a mask", mask=True, options={"label_smoothing": 0.1}),
     Case("another ignored target", options={"ignore_index": 3}),
     Case("all ignored", ignored="all"),
     Case("all ignored and all kept", q=1.0, ignored="all"),
