@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Numbers, Shares, json_option, out_option, show_record, write
+from ordered_sgd.lab.cli.options import Floats, Shares, json_option, out_option, show_record, write
 
 _COUNT = click.IntRange(min=1)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--q", "qs", type=Shares(), default="0.5,0.25", show_default=True, help="Shares of the tokens kept.")
-@click.option("--rates", type=Numbers(), default="0.001,0.003,0.01", show_default=True, help="Rates that all try.")
+@click.option("--rates", type=Floats(), default="0.001,0.003,0.01", show_default=True, help="Rates that all try.")
 @click.option("--seeds", type=_COUNT, default=3, show_default=True, help="Seeds; the rates are tried with the first.")
 @click.option("--steps", type=_COUNT, default=600, show_default=True, help="Steps of 512 tokens.")
 @click.option("--resume", is_flag=True, help="Keep the runs that the file of --out holds, and train the rest.")

@@ -46,7 +46,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic only in new 
             self.fail(f"must be integers separated by commas; got {value!r}", param, ctx)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
+class Floats(click.ParamType):  # type: ignore[type-arg]  # generic only in new versions of click
     """Numbers separated by commas: ``0.5,0.25``."""
 
     name = "numbers"
@@ -61,7 +61,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic only in new
             self.fail(f"must be numbers separated by commas; got {value!r}", param, ctx)
 
 
-class Shares(Numbers):
+class Shares(Floats):
     """Shares separated by commas: ``1,0.5``; 1 is the whole."""
 
     name = "shares"
