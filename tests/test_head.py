@@ -314,6 +314,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("a target outside the vocabulary", {"target": torch.full((2, 3), V)}, "target must be words from 0 to 49"),
     ("a negative target", {"target": torch.full((2, 3), -1)}, "target must be words from 0 to 49"),
     ("a mask of another shape", {"mask": torch.ones(2)}, "mask must"),
+    ("a mask to be added to scores", {"mask": torch.full((2, 3), -torch.inf)}, "mask must be 1 where"),
     ("too much smoothing", {"label_smoothing": 1.5}, "label_smoothing must"),
     ("a cap of zero", {"softcap": 0.0}, "softcap must"),
     ("blocks of nothing", {"chunk": 0}, "chunk must"),

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.mean import ordered_mean
+from ordered_sgd.units import check_mask
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -86,10 +87,7 @@ def ordered_linear_cross_entropy(
     """
     valid = target != ignore_index
     if mask is not None:
-        if mask.shape != target.shape:
-            remedy = "Pass one entry per token."
-            raise ArgumentError(message(_WHERE, "mask", "have the shape of target", tuple(mask.shape), remedy))
-        valid = valid & (mask != 0)
+        valid = valid & check_mask(target, mask, _WHERE)
     losses = token_losses(
         input,
         linear_weight,
