@@ -1,6 +1,5 @@
 """`osgd bench tokens`: a small language model trained on its hardest tokens, on random tokens and on all of them."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Floats, Shares, json_option, out_option, show_record, write
+from ordered_sgd.lab.cli.bench_page import read_record
+from ordered_sgd.lab.cli.options import Floats, Shares, json_option, out_option, show_record, write_json
 
 _COUNT = click.IntRange(min=1)
 
@@ -56,14 +56,14 @@ def tokens(
         words = f"{run.kept} {run.q:g}, rate {run.rate:g}, seed {run.seed}"
         click.echo(f"training {len(record['trained']) + 1} of {total}: {words}", err=True)
         record["trained"].append(train(run, corpus, size))
-        write(out, json.dumps(record, indent=1) + "\n")
+        write_json(out, record)
     show_record(record, tokens_bench_tables, as_json)
     click.echo(f"written: {out}", err=True)
 
 
 def _continued(path: Path, new: dict[str, Any]) -> dict[str, Any]:
     """The record of an earlier run with the same text, size and machine."""
-    earlier: dict[str, Any] = json.loads(path.read_text())
+    earlier = read_record(path)
     if any(earlier.get(name) != new[name] for name in ("machine", "packages", "size")):
         rule, remedy = "continue with the same machine, packages and size", "Name another file with --out."
         raise ArgumentError(message("osgd bench", "--resume", rule, f"others in {path}", remedy))
