@@ -154,7 +154,7 @@ class AutoEngine(Stateless):
 
 
 class TwoPassesOrDense(Stateless):
-    """Two passes for a batch of which few enough samples will be kept, as far as is known; else one dense pass."""
+    """Two passes where few enough samples are expected to be kept, one dense pass otherwise."""
 
     def __init__(self, parts: Parts, dense: DenseEngine) -> None:
         self.dense, self.twopass = dense, TwoPass().build(parts)

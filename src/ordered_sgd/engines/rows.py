@@ -83,7 +83,7 @@ class RowsEngine(Stateless):
             self._give_up(reason)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "RowsEngine":
-        """An engine that compiles the copied model anew: compiled graphs cannot be copied."""
+        """An engine that compiles the copied model itself, because compiled graphs cannot be copied."""
         return RowsEngine(copy.deepcopy(self._parts, memo), self._options)
 
     @property

@@ -29,11 +29,22 @@ TASKS = {  # by how the names of models end
     "ForMaskedLM": "token",
 }
 # Their own losses do not shift the labels: each label stands at the position that predicts it.
-_UNSHIFTED = (
-    *("BartForCausalLM", "BigBirdPegasusForCausalLM", "BlenderbotForCausalLM", "BlenderbotSmallForCausalLM"),
-    *("MBartForCausalLM", "MarianForCausalLM", "MvpForCausalLM", "PegasusForCausalLM", "PLBartForCausalLM"),
-    *("TrOCRForCausalLM", "WhisperForCausalLM", "CpmAntForCausalLM", "XLMWithLMHeadModel", "FlaubertWithLMHeadModel"),
-)
+_UNSHIFTED = {
+    "BartForCausalLM",
+    "BigBirdPegasusForCausalLM",
+    "BlenderbotForCausalLM",
+    "BlenderbotSmallForCausalLM",
+    "MBartForCausalLM",
+    "MarianForCausalLM",
+    "MvpForCausalLM",
+    "PegasusForCausalLM",
+    "PLBartForCausalLM",
+    "TrOCRForCausalLM",
+    "WhisperForCausalLM",
+    "CpmAntForCausalLM",
+    "XLMWithLMHeadModel",
+    "FlaubertWithLMHeadModel",
+}
 
 
 class OrderedRule(TrainerCallback):
