@@ -47,6 +47,8 @@ class BackwardReport:
         Samples whose gradient was computed, in all passes whose batch is known.
     samples : int
         Samples in the batches of those passes.
+    batches : float
+        Passes, each counted as the share of its samples that it computed.
     reasons : dict of str to int
         Why a pass could not leave samples out, and how often.
     eager : bool
@@ -62,6 +64,7 @@ class BackwardReport:
     skipping: int = 0
     rows: int = 0
     samples: int = 0
+    batches: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
     eager: bool = False
     plain: str | None = None
@@ -72,12 +75,14 @@ class BackwardReport:
         self.skipping += 1
         self.rows += rows
         self.samples += s
+        self.batches += rows / s
 
     def whole(self, reason: str | None, s: int = 0) -> None:
         """A pass computed its whole batch: because every sample has a gradient (None), or for another reason."""
         self.passes += 1
         self.rows += s
         self.samples += s
+        self.batches += 1
         if reason is not None:
             self.say(reason)
 
