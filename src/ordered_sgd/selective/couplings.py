@@ -59,7 +59,7 @@ def _compare_draw(backward: SplitBackward, arguments: Any, draw: Draw) -> str | 
     beyond = {i: error for i, error in errors.items() if error > tolerance}
     if beyond:
         # A gradient that is zero but for rounding differs by its own size, and so it does after a rounding error.
-        moved = differences(run(*one_rounding_off(tried, backward.plan)), expected)
+        moved = differences(run(*one_rounding_off(tried, backward)), expected)
         clear = [error for i, error in beyond.items() if error > roundings * moved.get(i, 0.0)]
         if clear:
             return _coupling(backward, tried, rows, max(clear), wide=draw.wide)

@@ -157,14 +157,15 @@ def _drawn(draw: Callable[..., Tensor], like: Tensor, generator: torch.Generator
     return torch.complex(*parts) if like.is_complex() else parts[0]
 
 
-def one_rounding_off(arguments: list[Any], plan: RowsPlan) -> list[Any]:
+def one_rounding_off(arguments: list[Any], backward: SplitBackward) -> list[Any]:
     """The arguments, those with the batch changed by about one rounding error."""
-    generator = torch.Generator().manual_seed(2)
+    plan, generator = backward.plan, torch.Generator().manual_seed(2)
+    as_saved = _compared_for_equality(backward.graph, plan)
     moved = list(arguments)
     for i, (argument, how) in enumerate(zip(arguments, plan.arguments, strict=True)):
         if plan.same_as[i] < i:
             moved[i] = moved[plan.same_as[i]]
-        elif isinstance(how, BatchDim) and is_inexact(argument):
+        elif isinstance(how, BatchDim) and is_inexact(argument) and i not in as_saved:
             noise = torch.rand(argument.shape, generator=generator, dtype=torch.float64) - 0.5
             moved[i] = argument * (1 + 4 * torch.finfo(argument.dtype).eps * noise).to(argument)
     return moved
