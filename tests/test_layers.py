@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "ordered_sgd"
 LIBRARY = [
     {"errors", "jit"},
     {"rules", "batches", "theory"},
-    {"selection", "criterion", "hinge", "nonfinite", "rewind", "watch"},
+    {"selection", "shared_settings", "criterion", "hinge", "nonfinite", "rewind", "watch"},
     {"traps", "units", "ranks", "agreement", "generic_position", "update"},
     {"adaptive", "mean", "selective"},
     {"policy", "head"},

@@ -218,7 +218,8 @@ class OrderedLoss(nn.Module):
         policy = self._policy
         # what is decided here must be the same on every rank, whether or not something of its own is masked
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
-        joined = join(losses, correct, self.group, self._where, empty=may_be_empty)
+        settings = {**policy.settings(), "unit": self.unit, "mix": self.mix, "cap": self.cap}
+        joined = join(losses, correct, self.group, self._where, settings=settings, empty=may_be_empty)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             policy.see(s)

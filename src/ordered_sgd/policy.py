@@ -1,5 +1,6 @@
 """What is kept of a batch at this point of a training: the state behind line 4 of Algorithm 1."""
 
+import hashlib
 from typing import Any, Literal
 
 import torch
@@ -9,6 +10,7 @@ from ordered_sgd.adaptive import AdaptiveQ
 from ordered_sgd.errors import check_choice
 from ordered_sgd.rules import Rule, warn_of_one
 from ordered_sgd.selection import random_rows, top_rows
+from ordered_sgd.shared_settings import Settings
 from ordered_sgd.traps import warn_of_small_q
 from ordered_sgd.units import plain_trim, trimmed
 
@@ -52,6 +54,14 @@ class Policy:
     def moves(self) -> bool:
         """Whether what is kept depends on what came before: what a checkpoint must carry."""
         return self.adaptive.rule is not None or self.selection == "random" or (self.trim and self.trim_epochs) > 0
+
+    def settings(self) -> Settings:
+        """What ranks that keep samples together must have in common now."""
+        found: dict[str, object] = {"q": self.adaptive.shown(), "trim": self.trim_now, "selection": self.selection}
+        if self.selection == "random":
+            state = self.generator.get_state().numpy().tobytes()
+            found["generator"] = hashlib.blake2b(state, digest_size=4).hexdigest()
+        return found
 
     def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
         """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.

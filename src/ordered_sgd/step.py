@@ -125,10 +125,13 @@ class OrderedStep:
         score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
         buffers = Buffers(inner, criterion) if isinstance(criterion, nn.Module) else Buffers(inner)
         parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
-        self.engine = as_strategy(engine, "OrderedStep").build(parts)
-        self.selector = (
-            Selector(self.policy, inner, scaler) if group is None else RanksSelector(self.policy, inner, scaler, group)
-        )
+        strategy = as_strategy(engine, "OrderedStep")
+        self.engine = strategy.build(parts)
+        self.selector = Selector(self.policy, inner, scaler)
+        if group is not None:
+            others: dict[str, object] = {"engine": strategy, "cap": cap, "nonfinite": nonfinite}
+            others |= {"max_grad_norm": max_grad_norm, "scaler": scaler}
+            self.selector = RanksSelector(self.policy, inner, scaler, group, others)
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
         self._micro = MicroBatches(score, self._parallel, buffers)
         self._alone = group is None
@@ -146,6 +149,7 @@ class OrderedStep:
         index = self.engine.checked_index(index, y)
         batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self._parallel.begin()
+        self.selector.begin()
         before = self.updater.begin()
         scored = self._forward(batches, whole=y is not None, index=index)  # line 3: losses with their graph
         choice = self.selector.choose(scored, self.steps)  # line 4
