@@ -17,6 +17,7 @@ from ordered_sgd.criterion import (
     weighted_losses,
 )
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.keywords import names_unknown
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.ranks import check_group, join, mean_over_ranks
 from ordered_sgd.rules import Rule, resolve_q
@@ -92,6 +93,7 @@ class OrderedLoss(nn.Module):
     1.0986
     """
 
+    @names_unknown
     def __init__(
         self,
         criterion: Callable[..., Tensor],

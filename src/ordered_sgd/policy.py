@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.adaptive import AdaptiveQ
-from ordered_sgd.errors import check_choice
+from ordered_sgd.errors import check_choice, check_state
 from ordered_sgd.rules import Rule, warn_of_one
 from ordered_sgd.selection import random_rows, top_rows
 from ordered_sgd.shared_settings import Settings
@@ -15,6 +15,7 @@ from ordered_sgd.traps import warn_of_small_q
 from ordered_sgd.units import plain_trim, trimmed
 
 Selection = Literal["top", "random"]
+_STATE = ("q", "s", "epoch", "began", "last", "sums", "generator")
 
 
 class Policy:
@@ -137,5 +138,7 @@ class Policy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
+        remedy = f"Pass what state_dict of an {self.where} returned."
+        check_state(f"{self.where}.load_state_dict", "the state of q", state, _STATE, remedy)
         self.adaptive.load_state_dict(state)
         self.generator.set_state(state["generator"].cpu())
