@@ -117,3 +117,13 @@ def test_a_loss_scale_past_float16_leaves_the_others_without_a_gradient() -> Non
     (2.0**16 * ranks.mean_over_ranks(losses, torch.tensor([1]), joined)).backward()
     assert losses.grad is not None
     assert losses.grad.tolist() == [0.0, float("inf"), 0.0]  # and not NaN, which is 0 times infinity
+
+
+def test_an_optimizer_that_was_built_before_fully_shard_is_named(one_rank: Any) -> None:
+    model = network()
+    optimizer = sgd(model)
+    step = OrderedStep(fully_shard(model), CE, optimizer, q=4, group=one_rank)
+    with pytest.raises(
+        ArgumentError, match=r"optimizer must hold parameters that the loss depends on; .* after fully_sh"
+    ):
+        step(*batch())

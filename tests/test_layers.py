@@ -12,8 +12,8 @@ SOURCE = ROOT / "src" / "ordered_sgd"
 # Lowest first; parts on one line do not know each other.
 LIBRARY = [
     {"errors", "jit"},
-    {"rules", "batches", "theory"},
-    {"selection", "criterion", "hinge", "nonfinite", "rewind", "watch"},
+    {"rules", "batches", "theory", "keywords"},
+    {"selection", "shared_settings", "criterion", "hinge", "nonfinite", "rewind", "watch"},
     {"traps", "units", "ranks", "agreement", "generic_position", "update"},
     {"adaptive", "mean", "selective"},
     {"policy", "head"},
@@ -100,7 +100,7 @@ def test_no_two_files_and_no_two_classes_share_a_name() -> None:
 
 
 WITH_TORCH = {SOURCE / "lab" / "data" / name for name in ("augment.py", "mixup.py", "source.py")}
-BELOW_TORCH = {"errors", "jit", "rules", "batches", "theory", "linear", "lab.data"}
+BELOW_TORCH = {"errors", "jit", "keywords", "rules", "batches", "theory", "linear", "lab.data"}
 WITHOUT_TORCH = [path for path in FILES if part_of(module_of(path)) in BELOW_TORCH and path not in WITH_TORCH]
 
 

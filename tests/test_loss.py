@@ -366,6 +366,15 @@ def test_a_state_restored_in_the_middle_of_an_epoch_goes_on_as_if_nothing_had_ha
     assert moved[-1] < 64
 
 
+@pytest.mark.parametrize("wrong", [{}, {"policy": {}}, torch.zeros(3)], ids=["empty", "of a step", "a tensor"])
+def test_a_state_of_something_else_is_named(wrong: Any) -> None:
+    loss_fn = OrderedLoss(CE, q=AccuracyRule())
+    with pytest.raises(
+        ArgumentError, match=r"^OrderedLoss.load_state_dict: the state of q must hold q, s, epoch, .*; got"
+    ):
+        loss_fn.load_state_dict({"_extra_state": wrong})
+
+
 def test_the_random_control_keeps_q_rows_from_its_own_generator() -> None:
     logits, target = batch()
     global_state = torch.get_rng_state()

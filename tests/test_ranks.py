@@ -106,6 +106,32 @@ def refused(found: list[Any], ranks: int) -> bool:
     return told and equal([rank[2:] for rank in found])
 
 
+def named_by_all(found: list[Any], ranks: int) -> bool:
+    """Every rank names the setting that differs and its values."""
+    others = "rank 0" if ranks == 2 else f"rank 0 and {ranks - 2} more"
+    last, rule = f"rank {ranks - 1}", "must be the same on all ranks of the group; got"
+    texts = [
+        f"OrderedStep: q {rule} 5 on {others}, 0.25 on {last}. Give every rank the same arguments",
+        f"OrderedStep: q {rule} 5 on {others}, AccuracyRule(",
+        f"OrderedStep: trim {rule} 0 on {others}, 2 on {last}.",
+        f"OrderedStep: selection and generator {rule} selection top on {others}, random on {last}; generator nothing",
+        f"OrderedStep: cap {rule} None on {others}, 0.5 on {last}.",
+        f"OrderedStep: engine {rule} Auto(verify_every=0) on {others}, TwoPass(",
+        f"OrderedStep: engine, nonfinite and max_grad_norm {rule} engine Auto(verify_every=0) on {others}, Dense()",
+        f"OrderedStep: generator {rule} ",
+        f"OrderedStep: losses must have one dtype on all ranks; got float64 on {others}, float32 on {last}. Use losses",
+        f"OrderedStep: the message {rule} the losses of a batch on {others}, the sizes of micro-batches on {last}.",
+        f"OrderedStep: engine {rule} Dense() on {others}, TwoPass(",
+        f"OrderedStep: the message {rule} the losses of a batch on {others}, the settings of a resumed run on {last}.",
+        f"OrderedStep: q {rule} {24 * ranks} of {24 * ranks} by AccuracyRule(",
+        f"OrderedLoss: mix {rule} 0.0 on {others}, 0.5 on {last}.",
+        f"ordered_mean: q {rule} 5 on {others}, 6 on {last}.",
+        f"ordered_mean: losses must have one dtype on all ranks; got float64 on {others}, bfloat16 on {last}.",
+        "nothing",
+    ]
+    return equal(found) and all(text.startswith(wanted) for text, wanted in zip(found[0], texts, strict=True))
+
+
 def remembered_alone(found: list[Any], ranks: int) -> bool:
     """The gradient is the average over what the ranks chose, the later steps score less, and shards stay apart."""
     return exact(found, ranks) and all(rank["own shard"] and min(rank["scored"]) == 8 for rank in found)
@@ -125,6 +151,8 @@ CHECKS: dict[str, Any] = {
     "tokens_of_a_head": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "masked_units": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "refusals": refused,
+    "disagreements": named_by_all,
+    "recurrent_model": lambda found, ranks: exact(found, 0) and all(r["engines"][2:] == ["twopass"] * 2 for r in found),
     "room_is_learnt": lambda found, ranks: equal(found) and found[0] == [4, 4, 6, 6, 6],
     "sharded_state": lambda found, ranks: equal(found),
     "remembered_by_rank": remembered_alone,
@@ -148,34 +176,38 @@ LOSSES = st.lists(
 )
 
 
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 1), (torch.float64, 2), (torch.bfloat16, 1)])
 @given(LOSSES.filter(lambda ranks: any(ranks)), st.one_of(st.integers(1, 40), st.floats(0.01, 1.0)))
 def test_every_rank_keeps_its_share_of_the_largest_with_ties_by_rank_and_index(
-    ranks: list[list[float]], q: float
+    dtype: torch.dtype, width: int, ranks: list[list[float]], q: float
 ) -> None:
     losses = [torch.tensor(values) for values in ranks]
     joined = torch.cat(losses)
-    received = torch.stack([_packed(values, None, max(map(len, ranks))) for values in losses])
+    losses = [values.to(dtype) for values in losses]
+    received = torch.stack([_packed(values, None, 0, width * max(map(len, ranks))) for values in losses])
     count = min(len(joined), q) if isinstance(q, int) else max(1, int(q * len(joined) * (1 + 1e-12)))
     rows = top_rows(joined, count)
     for rank, expected in enumerate(cut(losses, q)):
         found = unpack(received, rank)
-        assert torch.equal(found.losses.nan_to_num(-1), joined.nan_to_num(-1))
+        assert torch.equal(found.losses.nan_to_num(-1, 9), joined.to(found.losses.dtype).nan_to_num(-1, 9))
         assert found.mine(rows).tolist() == expected.tolist()
 
 
 @given(st.integers(0, 9), st.integers(0, 9))
 def test_a_message_holds_the_head_and_as_many_losses_as_there_is_room_for(s: int, room: int) -> None:
-    sent = _packed(torch.arange(1.0, s + 1), torch.tensor(3), room)
-    assert sent[:HEAD].tolist() == [0, s, 0, 3]
+    sent = _packed(torch.arange(1.0, s + 1), torch.tensor(3), 2**24 + 5, room)
+    assert sent[:HEAD].tolist() == [0, s, 0, 3, 0, 1, 5]
     assert sent[HEAD:].tolist() == [*range(1, min(s, room) + 1), *[0] * max(0, room - s)]
-    assert _packed(torch.zeros(s), None, 0).tolist() == [0, s, -1, 0]
+    assert _packed(torch.zeros(s).half(), None, 0, 0).tolist() == [0, s, -1, 0, 2, 0, 0]
+    double = torch.rand(s, dtype=torch.float64)  # bits that float32 cannot hold arrive
+    assert torch.equal(unpack(_packed(double, None, 0, 2 * s)[None], 0).losses.double(), double)
 
 
 def test_a_message_tells_more_losses_than_float32_can_count() -> None:
     for n in (2**24 + 1, 2**24 + 3):
-        found = unpack(_packed(torch.empty(0).expand(0), torch.tensor(n), 0)[None], 0)
+        found = unpack(_packed(torch.empty(0).expand(0), torch.tensor(n), 0, 0)[None], 0)
         assert found.correct == n
-        head = _packed(torch.ones(1).expand(n), None, 0)
+        head = _packed(torch.ones(1).expand(n), None, 0, 0)
         assert unpack(head[None], 0).sizes == (n,)
 
 

@@ -1,12 +1,13 @@
 import copy
 import io
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, ordered_mean, select_top_q
-from ordered_sgd.engines import Rows
+from ordered_sgd.engines import Memory, Rows
 from ordered_sgd.errors import ArgumentError
 from tests.step_parts import CE, OPTIMIZERS, batch, network, same, sgd, weights
 
@@ -292,6 +293,95 @@ def test_wrong_arguments_are_named(arguments: dict[str, object], text: str) -> N
     with pytest.raises(ArgumentError) as error:
         OrderedStep(model, CE, sgd(model), **arguments)  # type: ignore[arg-type]
     assert str(error.value).startswith(f"OrderedStep: {text}")
+
+
+def of_another_model(model: nn.Module) -> torch.optim.Optimizer:
+    return sgd(network())
+
+
+def made_before_its_parameters_were_frozen(model: nn.Module) -> torch.optim.Optimizer:
+    """As when LoRA is added after the optimizer was built: new parameters are trained, and it holds the old ones."""
+    optimizer = sgd(model)
+    model.requires_grad_(False)
+    model.append(nn.Linear(4, 4))
+    return optimizer
+
+
+@pytest.mark.parametrize("build", [of_another_model, made_before_its_parameters_were_frozen])
+def test_an_optimizer_that_would_train_nothing_is_named_before_it_updates(build: Any) -> None:
+    model = network()
+    step = OrderedStep(model, CE, build(model), q=4)
+    before = weights(model)
+    with pytest.raises(
+        ArgumentError, match=r"^OrderedStep: optimizer must hold parameters that the loss depends on; got 4"
+    ):
+        step(*batch())
+    assert same(before, weights(model))
+
+
+class Temperature(nn.Module):
+    """A criterion with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return CE(outputs / self.temperature, y)
+
+
+def test_an_optimizer_may_hold_a_part_of_the_model_or_what_is_beside_it() -> None:
+    adapted = nn.Sequential(network().requires_grad_(False), nn.Linear(4, 4))
+    lazy = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(4))
+    part, unused, criterion, shift = network(), network(), Temperature(), torch.zeros(6, requires_grad=True)
+    unused.register_parameter("later", nn.Parameter(torch.zeros(3)))  # has no gradient yet
+    cases: list[tuple[nn.Module, Any, dict[str, Any]]] = [
+        (adapted, adapted[1].parameters(), {}),
+        (adapted, adapted.parameters(), {}),
+        (lazy, lazy.parameters(), {}),
+        (part, [part[2].bias], {}),
+        (unused, [unused.later], {}),
+        (network(), criterion.parameters(), {"criterion": criterion}),
+        (network(), [shift], {"forward": lambda model, x: model(x + shift)}),
+        (network().requires_grad_(False), [shift], {"forward": lambda model, x: model(x + shift)}),
+    ]
+    for model, parameters, options in cases:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        OrderedStep(model, **{"criterion": CE, "optimizer": optimizer, "q": 4, **options})(*batch())
+
+
+def test_a_state_that_is_not_the_step_s_is_named_and_changes_nothing() -> None:
+    model = network()
+    optimizer = sgd(model)
+    step = OrderedStep(model, CE, optimizer, q=AccuracyRule(), engine=Memory(candidates=8))
+    step(*batch(), index=torch.arange(32))
+    before = str(step.state_dict())
+    plain = OrderedStep(model, CE, optimizer, q=AccuracyRule())
+    plain(*batch())
+    own = copy.deepcopy(step.state_dict())
+    wrong: list[tuple[Any, str]] = [
+        ({}, "the state must hold policy, steps, engine; got an empty dict. Pass the part that is this step's, such"),
+        (None, "the state must hold policy, steps, engine; got NoneType. Pass"),
+        (
+            optimizer.state_dict(),
+            "the state must hold policy, steps, engine; got a dict with state, param_groups. Pass",
+        ),
+        (model.state_dict(), "the state must hold policy, steps, engine; got a dict with 0.weight, 0.bias, 2.weight, "),
+        (
+            plain.state_dict(),
+            "the engine's state must hold losses, candidates, operations; got a dict with operations.",
+        ),
+        (
+            {**own, "policy": {}},
+            "the state of q must hold q, s, epoch, began, last, sums, generator; got an empty dict.",
+        ),
+    ]
+    for state, text in wrong:
+        with pytest.raises(ArgumentError) as error:
+            step.load_state_dict(state)
+        assert str(error.value).startswith(f"OrderedStep.load_state_dict: {text}")
+        assert str(step.state_dict()) == before
+    plain.load_state_dict(step.state_dict())  # which has all that the engine auto keeps
 
 
 def test_lbfgs_is_sent_to_the_loss() -> None:

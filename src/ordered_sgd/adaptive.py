@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import Observed, Rule, check_level, resolve_q
+from ordered_sgd.shared_settings import shown_setting
 from ordered_sgd.traps import warn_of_idle_rule
 
 _CURVE_POINTS = 4096  # of the curve of loss shares: a batch may be millions of pixels
@@ -71,6 +72,13 @@ class AdaptiveQ:
     def counts_answers(self) -> bool:
         """Whether the rule wants to know how many answers are right."""
         return self.rule is not None and self.rule.needs == "accuracy"
+
+    def shown(self) -> str:
+        """The fixed q, or the rule and where it stands: the same on every rank that keeps the same samples."""
+        if self.rule is None:
+            return repr(self.fixed)
+        rule = shown_setting(self.rule)
+        return rule if self.q is None else f"{self.q} of {self.s} by {rule} in epoch {self.epoch + 1}"
 
     @property
     def has_counted(self) -> bool:

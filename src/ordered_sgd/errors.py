@@ -8,7 +8,7 @@ import difflib
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 
@@ -88,6 +88,20 @@ def require(module: str, *, extra: str, where: str) -> ModuleType:
             raise  # the module is there, but something that it imports is not: that is another fault
         remedy = f'Run: pip install "ordered-sgd[{extra}]"'
         raise MissingExtraError(message(where, top, "be installed", f"no module {top!r}", remedy)) from error
+
+
+def check_state(where: str, name: str, state: object, keys: Sequence[str], remedy: str) -> None:
+    """Raise unless a saved state is a dict that holds all of the keys.
+
+    >>> check_state("doctest", "the state", {"steps": 3, "other": 0}, ("steps",), "Pass another.")
+    """
+    if isinstance(state, Mapping) and all(key in state for key in keys):
+        return
+    got = type(state).__name__
+    if isinstance(state, Mapping):
+        some = [str(key) for key in state][:4]
+        got = f"a dict with {', '.join(some)}{', ...' if len(state) > len(some) else ''}" if some else "an empty dict"
+    raise ArgumentError(message(where, name, f"hold {', '.join(keys)}", got, remedy))
 
 
 def check_choice(where: str, name: str, value: object, choices: Sequence[object], remedy: str | None = None) -> None:

@@ -17,6 +17,7 @@ from ordered_sgd.criterion import (
     weighted_losses,
 )
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.keywords import names_unknown
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.ranks import check_group, join, mean_over_ranks
 from ordered_sgd.rules import Rule, resolve_q
@@ -92,6 +93,7 @@ class OrderedLoss(nn.Module):
     1.0986
     """
 
+    @names_unknown
     def __init__(
         self,
         criterion: Callable[..., Tensor],
@@ -218,7 +220,8 @@ class OrderedLoss(nn.Module):
         policy = self._policy
         # what is decided here must be the same on every rank, whether or not something of its own is masked
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
-        joined = join(losses, correct, self.group, self._where, empty=may_be_empty)
+        settings = {**policy.settings(), "unit": self.unit, "mix": self.mix, "cap": self.cap}
+        joined = join(losses, correct, self.group, self._where, settings=settings, empty=may_be_empty)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             policy.see(s)

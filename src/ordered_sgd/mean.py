@@ -101,5 +101,6 @@ def ordered_mean(
     if group is None:
         return mean_of_units(values, valid, q, within=within, trim=trim, mix=mix, where=where)
     mine = values.flatten() if valid is None else values[valid]
-    joined = join(mine, None, check_group(group, where), where, empty=valid is not None)
+    settings = {"q": q, "trim": trim, "unit": unit, "mix": mix, "cap": cap}
+    joined = join(mine, None, check_group(group, where), where, settings=settings, empty=valid is not None)
     return mean_over_ranks(mine, rows_after_trim(joined.losses, q, trim, where), joined, trim=trim, mix=mix)

@@ -1,18 +1,21 @@
 """What is kept of a batch at this point of a training: the state behind line 4 of Algorithm 1."""
 
+import hashlib
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ordered_sgd.adaptive import AdaptiveQ
-from ordered_sgd.errors import check_choice
+from ordered_sgd.errors import check_choice, check_state
 from ordered_sgd.rules import Rule, warn_of_one
 from ordered_sgd.selection import random_rows, top_rows
+from ordered_sgd.shared_settings import Settings
 from ordered_sgd.traps import warn_of_small_q
 from ordered_sgd.units import plain_trim, trimmed
 
 Selection = Literal["top", "random"]
+_STATE = ("q", "s", "epoch", "began", "last", "sums", "generator")
 
 
 class Policy:
@@ -52,6 +55,14 @@ class Policy:
     def moves(self) -> bool:
         """Whether what is kept depends on what came before: what a checkpoint must carry."""
         return self.adaptive.rule is not None or self.selection == "random" or (self.trim and self.trim_epochs) > 0
+
+    def settings(self) -> Settings:
+        """What ranks that keep samples together must have in common now."""
+        found: dict[str, object] = {"q": self.adaptive.shown(), "trim": self.trim_now, "selection": self.selection}
+        if self.selection == "random":
+            state = self.generator.get_state().numpy().tobytes()
+            found["generator"] = hashlib.blake2b(state, digest_size=4).hexdigest()
+        return found
 
     def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
         """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.
@@ -127,5 +138,7 @@ class Policy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
+        remedy = f"Pass what state_dict of an {self.where} returned."
+        check_state(f"{self.where}.load_state_dict", "the state of q", state, _STATE, remedy)
         self.adaptive.load_state_dict(state)
         self.generator.set_state(state["generator"].cpu())

@@ -3,10 +3,13 @@
 Every rank sends its losses to every other in one collective, then all order the same numbers and know without further
 talk what the others know: how many samples there are, which are kept, how many answers are right, whether a loss is not
 finite. Ranks may hold different numbers of samples, or none. Ties go to the lower (rank, index).
+
+All messages of a group have the same number of float32 words, and the head of each says what it is about. Ranks whose
+settings differ therefore still receive each other's messages, and all of them raise the same error.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,12 +18,17 @@ from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.selection import mean_of_rows, row_weights, widen
+from ordered_sgd.shared_settings import ABOUT, Settings, by_rank, different_settings, mark_of, shown_setting
 
-# How many losses a rank sends: the most that a rank of the group has had so far. All ranks learn it from the same
+# Words for losses in a message: the most that a rank of the group has needed so far. All ranks learn it from the same
 # messages, so that they agree about the size of the next one without asking.
 _ROOM: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
-HEAD = 4  # numbers before the losses: how many there are, and how many answers are right (-1: not counted), two each
-_DIGIT = 2**20  # float32 does not tell 2**24 from its neighbour
+_FIRST_ROOM = 4  # two numbers of an engine in float64
+# Words before the losses: how many losses, and how many right answers (-1: not counted), two each; the dtype; the mark
+# of the settings, two.
+HEAD = 7
+_DIGIT, _MARK_DIGIT = 2**20, 2**24  # float32 does not tell 2**24 from its neighbour
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,28 @@ class Joined:
         return rows[(rows >= start) & (rows < start + self.sizes[self.rank])] - start
 
 
+class Sent(NamedTuple):
+    """What a rank says of its losses: their number and dtype, its right answers (-1: not counted), its settings."""
+
+    size: int
+    correct: int
+    dtype: torch.dtype
+    mark: int
+
+    @property
+    def words(self) -> int:
+        """Words that the losses take."""
+        return self.size * _width(self.dtype)
+
+
 def join(
-    losses: Tensor, correct: Tensor | None, group: "dist.ProcessGroup", where: str, *, empty: bool = False
+    losses: Tensor,
+    correct: Tensor | None,
+    group: "dist.ProcessGroup",
+    where: str,
+    *,
+    settings: Settings,
+    empty: bool = False,
 ) -> Joined:
     """The losses of all ranks, and the number of right answers: one collective, two when a rank has more than ever.
 
@@ -63,30 +91,92 @@ def join(
         The ranks: all of them call this together.
     where
         Whom an error message speaks of.
+    settings
+        What must be the same on every rank, by name.
     empty
         Whether all ranks together may have none.
     """
-    values, room = widen(losses.detach()), _ROOM.get(group, 0)
-    joined = unpack(gather(_packed(values, correct, room), group), group.rank())
-    if max(joined.sizes) > room:
-        room = _ROOM[group] = max(joined.sizes)
-        joined = unpack(gather(_packed(values, correct, room), group), group.rank())
+    settings = {ABOUT: "the losses of a batch", **settings}
+    joined = _exchange(losses.detach(), correct, group, where, settings, losses.device)
     if not any(joined.sizes) and not empty:
         remedy = "Skip batches that are empty on every rank."
         raise ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
     return joined
 
 
+def agree_on(settings: Settings, group: "dist.ProcessGroup", device: torch.device, where: str) -> None:
+    """Raise on all ranks if their settings differ: before a run that was resumed computes anything."""
+    settings = {ABOUT: "the settings of a resumed run", **settings}
+    _exchange(torch.empty(0), None, group, where, settings, device)
+
+
+def numbers_of_all(
+    numbers: list[float], group: "dist.ProcessGroup", device: torch.device, about: str
+) -> list[list[float]]:
+    """A few numbers of every rank, in the order of the ranks."""
+    sent = torch.tensor(numbers, dtype=torch.float64)
+    joined = _exchange(sent, None, group, "OrderedStep", {ABOUT: about}, device)
+    received: list[list[float]] = joined.losses.view(group.size(), -1).tolist()
+    return received
+
+
+def _exchange(
+    losses: Tensor,
+    correct: Tensor | None,
+    group: "dist.ProcessGroup",
+    where: str,
+    settings: Settings,
+    device: torch.device,
+) -> Joined:
+    """What all ranks sent over the given device, once it is known that they mean the same."""
+    shown = {name: shown_setting(value) for name, value in settings.items()}
+    mark, room = mark_of(shown), _ROOM.setdefault(group, _FIRST_ROOM)
+    received = gather(_packed(losses, correct, mark, room).to(device), group).to(losses.device)
+    heads = _heads(received)
+    if any(head.mark != mark for head in heads):
+        raise different_settings(shown, group, where)
+    _check_dtypes(heads, where)
+    if max(head.words for head in heads) > room:
+        room = _ROOM[group] = max(head.words for head in heads)
+        received = gather(_packed(losses, correct, mark, room).to(device), group).to(losses.device)
+    return _joined(received, heads, group.rank())
+
+
 def unpack(received: Tensor, rank: int) -> Joined:
     """The losses of all ranks, out of what each has sent, one row each; `rank` is this one."""
-    head = received[:, :HEAD].long()
-    counts = _DIGIT * head[:, ::2] + head[:, 1::2]
-    sizes, answers = counts.t().tolist()
-    losses = received[:, HEAD:]
-    if min(sizes) < losses.shape[1]:
-        losses = losses[torch.arange(losses.shape[1], device=received.device) < counts[:, :1]]
+    return _joined(received, _heads(received), rank)
+
+
+def _heads(received: Tensor) -> list[Sent]:
+    """What each rank says of its losses: one read."""
+    heads = []
+    for words in received[:, :HEAD].tolist():
+        count, count_low, correct, correct_low, dtype, mark, mark_low = map(int, words)
+        counts = _DIGIT * count + count_low, -1 if correct < 0 else _DIGIT * correct + correct_low
+        heads.append(Sent(*counts, _DTYPES[dtype], _MARK_DIGIT * mark + mark_low))
+    return heads
+
+
+def _joined(received: Tensor, heads: list[Sent], rank: int) -> Joined:
+    sizes, answers = tuple(head.size for head in heads), [head.correct for head in heads]
+    # a rank without losses may have another dtype than those that have some
+    width = _width(next((head.dtype for head in heads if head.size), torch.float32))
+    losses = received[:, HEAD : HEAD + width * max(sizes)]
+    if width == 2:
+        losses = losses.clone(memory_format=torch.contiguous_format).view(torch.float64)
+    if min(sizes) < max(sizes):
+        high, low = received[:, :2].long().split(1, dim=1)
+        losses = losses[torch.arange(losses.shape[1], device=received.device) < _DIGIT * high + low]
     total = None if min(answers) < 0 else torch.tensor(sum(answers), device=received.device)
-    return Joined(losses.flatten(), tuple(sizes), rank, total)
+    return Joined(losses.flatten(), sizes, rank, total)
+
+
+def _check_dtypes(heads: list[Sent], where: str) -> None:
+    """Raise if ranks that have losses have different dtypes."""
+    dtypes = [str(head.dtype).removeprefix("torch.") if head.size else None for head in heads]
+    if len({*dtypes} - {None}) > 1:
+        remedy = "Use losses.float(), or the same autocast on every rank."
+        raise ArgumentError(message(where, "losses", "have one dtype on all ranks", by_rank(dtypes), remedy))
 
 
 def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined, *, trim: float = 0, mix: float = 0.0) -> Tensor:
@@ -133,21 +223,24 @@ def check_group(group: Any, where: str) -> "dist.ProcessGroup":
     return group
 
 
-def numbers_of_all(numbers: list[float], group: "dist.ProcessGroup", device: torch.device) -> list[list[float]]:
-    """A few numbers of every rank, in the order of the ranks."""
-    received: list[list[float]] = gather(torch.tensor(numbers, dtype=torch.float64, device=device), group).tolist()
-    return received
+def _width(dtype: torch.dtype) -> int:
+    """Words that a loss takes; half precision is sent as float32."""
+    return 2 if dtype == torch.float64 else 1
 
 
-def _packed(values: Tensor, correct: Tensor | None, room: int) -> Tensor:
-    """What a rank sends: its head, and as many of its losses as there is room for."""
-    packed = values.new_zeros(HEAD + room)
-    packed[0], packed[1] = divmod(values.shape[0], _DIGIT)
+def _packed(losses: Tensor, correct: Tensor | None, mark: int, room: int) -> Tensor:
+    """What a rank sends: its head, and as many words of its losses as there is room for."""
+    kind = _DTYPES.index(losses.dtype) if losses.dtype in _DTYPES else 0
+    words = widen(losses).contiguous().view(torch.float32)
+    packed = torch.zeros(HEAD + room, dtype=torch.float32, device=losses.device)
+    packed[0], packed[1] = divmod(losses.shape[0], _DIGIT)
     if correct is None:
         packed[2] = -1
     else:
         packed[2], packed[3] = correct // _DIGIT, correct % _DIGIT
-    packed[HEAD : HEAD + values.shape[0]] = values[:room]
+    packed[4] = kind
+    packed[5], packed[6] = divmod(mark, _MARK_DIGIT)
+    packed[HEAD : HEAD + words.shape[0]] = words[:room]
     return packed
 
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, KeptRanks, Scored, count_right
 from ordered_sgd.nonfinite import Verdict, inspect_losses
 from ordered_sgd.policy import Policy
-from ordered_sgd.ranks import Joined, join
+from ordered_sgd.ranks import Joined, agree_on, join
 from ordered_sgd.record import StepRecord
+from ordered_sgd.rewind import device_of
+from ordered_sgd.shared_settings import Settings
 from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm
 
 if TYPE_CHECKING:
@@ -55,10 +57,15 @@ class Selector:
         self.policy, self.scaler = policy, scaler
         self._model, self._couples = model, has_batchnorm(model)
 
+    def begin(self) -> None:
+        """A new step begins."""
+
     def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
         """What is known of a batch before its losses: its size, where the targets tell, and its samples' numbers."""
-        ranks = None if s is None else KeptRanks(self.policy.q_for(s), self.policy.trimmed_of(s))
-        return Ahead(self._keeps_all(s), ranks, index)
+        if s is None:
+            return Ahead(self._keeps_all(s), index=index)
+        q = self.policy.q_for(s)
+        return Ahead(self._keeps_all(s), KeptRanks(q, self.policy.trimmed_of(s)), index, share=q / max(s, 1))
 
     def _keeps_all(self, s: int | None) -> bool:
         """Whether a batch of s samples here will be kept whole; of an unknown number it is known with the losses."""
@@ -112,13 +119,44 @@ class Selector:
 
 
 class RanksSelector(Selector):
-    """Keeps the q largest losses of the batches of all ranks together."""
+    """Keeps the q largest losses of the batches of all ranks together.
+
+    Parameters
+    ----------
+    policy, model, scaler
+        As of `Selector`.
+    group
+        The ranks.
+    settings
+        What must be the same on all of them besides the policy.
+    """
 
     def __init__(
-        self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None, group: "ProcessGroup"
+        self,
+        policy: Policy,
+        model: nn.Module,
+        scaler: torch.amp.GradScaler | None,
+        group: "ProcessGroup",
+        settings: Settings,
     ) -> None:
         super().__init__(policy, model, scaler)
         self.group = group
+        self._others, self._met = settings, False
+
+    def begin(self) -> None:
+        """Compare settings before the first step of a resumed run, which need not be dense as that of a new one."""
+        if not self._met and self.policy.adaptive.s:
+            agree_on(self._settings(), self.group, device_of(self._model), "OrderedStep")
+        self._met = True
+
+    def _settings(self) -> Settings:
+        return {**self.policy.settings(), **self._others}
+
+    def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
+        """What all ranks know of their batches: this one's own size would lead it to another engine than theirs."""
+        largest = self.policy.adaptive.s
+        share = self.policy.q_for(largest) / largest if largest else None
+        return Ahead(self._keeps_all(s), index=index, share=share)
 
     def _keeps_all(self, s: int | None) -> bool:
         """Whether the batches of all ranks will be kept whole.
@@ -133,7 +171,8 @@ class RanksSelector(Selector):
 
     def choose(self, scored: Scored, step: int) -> Choice:
         """The positions of the q largest losses that are this rank's."""
-        joined = join(scored.losses, count_right(scored.right), self.group, "OrderedStep")
+        settings = self._settings()
+        joined = join(scored.losses, count_right(scored.right), self.group, "OrderedStep", settings=settings)
         verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
         if verdict.error() is not None:
             return Choice(None, verdict, joined)

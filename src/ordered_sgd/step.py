@@ -11,7 +11,8 @@ from ordered_sgd.engines import Strategy, as_strategy
 from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
 from ordered_sgd.engines.parallel import parallel
 from ordered_sgd.engines.phases import Parts, Recall, Scored
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_state, message
+from ordered_sgd.keywords import names_unknown
 from ordered_sgd.loss import check_criterion
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.record import StepRecord
@@ -89,6 +90,7 @@ class OrderedStep:
     (2, 8, True)
     """
 
+    @names_unknown
     def __init__(
         self,
         model: nn.Module,
@@ -125,10 +127,13 @@ class OrderedStep:
         score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
         buffers = Buffers(inner, criterion) if isinstance(criterion, nn.Module) else Buffers(inner)
         parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
-        self.engine = as_strategy(engine, "OrderedStep").build(parts)
-        self.selector = (
-            Selector(self.policy, inner, scaler) if group is None else RanksSelector(self.policy, inner, scaler, group)
-        )
+        strategy = as_strategy(engine, "OrderedStep")
+        self.engine = strategy.build(parts)
+        self.selector = Selector(self.policy, inner, scaler)
+        if group is not None:
+            others: dict[str, object] = {"engine": strategy, "cap": cap, "nonfinite": nonfinite}
+            others |= {"max_grad_norm": max_grad_norm, "scaler": scaler}
+            self.selector = RanksSelector(self.policy, inner, scaler, group, others)
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
         self._micro = MicroBatches(score, self._parallel, buffers)
         self._alone = group is None
@@ -146,6 +151,7 @@ class OrderedStep:
         index = self.engine.checked_index(index, y)
         batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self._parallel.begin()
+        self.selector.begin()
         before = self.updater.begin()
         scored = self._forward(batches, whole=y is not None, index=index)  # line 3: losses with their graph
         choice = self.selector.choose(scored, self.steps)  # line 4
@@ -185,7 +191,11 @@ class OrderedStep:
         return {"policy": self.policy.state_dict(), "steps": self.steps, "engine": self.engine.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
+        """Take up where `state_dict` left off; a state that is not this step's is refused before anything changes."""
+        where, remedy = "OrderedStep.load_state_dict", 'Pass the part that is this step\'s, such as checkpoint["step"].'
+        check_state(where, "the state", state, ("policy", "steps", "engine"), remedy)
+        own, remedy = self.engine.state_dict(), "Use the engine that the checkpoint was saved with."
+        check_state(where, "the engine's state", state["engine"] or own, tuple(own), remedy)
         self.policy.load_state_dict(state["policy"])
         self.steps = state["steps"]
         if state["engine"]:

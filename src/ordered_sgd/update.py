@@ -41,6 +41,7 @@ class Updater:
         self.optimizer, self.buffers, self.scaler = optimizer, buffers, scaler
         self.max_grad_norm, self.nonfinite = max_grad_norm, nonfinite
         self.verdict = Verdict()  # on the last step, which may not be known yet
+        self._trains = False  # whether the optimizer is known to hold parameters of the model
 
     def begin(self) -> Saved:
         """Forget the last gradient; what comes back is how the buffers were before the step."""
@@ -53,6 +54,8 @@ class Updater:
         On an accelerator this may only be known later: then the update masks itself, or waits.
         """
         self.verdict = verdict
+        if gradient and not self._trains:
+            self._trains = self._check_optimizer()
         if gradient and self._may_update():
             self._update()
             if self.verdict.bad is not None:
@@ -74,6 +77,17 @@ class Updater:
     def forget(self) -> None:
         """The last step has been undone."""
         self.verdict = Verdict()
+
+    def _check_optimizer(self) -> bool:
+        """Whether the optimizer holds something to train: parameters of the model, or others with a gradient."""
+        own = {id(p) for p in self.buffers.model.parameters() if p.requires_grad}
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if not any(id(p) in own or p.grad is not None for p in held):
+            rule = "hold parameters that the loss depends on"
+            got = f"{len(held)} without a gradient, none of them a trainable parameter of the model"
+            remedy = "Build it with model.parameters(), after fully_shard or LoRA has replaced parameters."
+            raise ArgumentError(message("OrderedStep", "optimizer", rule, got, remedy))
+        return True
 
     def _may_update(self) -> bool:
         """Whether the losses are finite, or the optimizer can be left to find out on the device."""

@@ -112,6 +112,8 @@ RUNS = [
     Run("masked_units"),
     Run("tokens_of_a_head"),
     Run("refusals"),
+    Run("disagreements"),
+    Run("recurrent_model"),
     Run("room_is_learnt"),
     Run("sharded_state"),
     Run("remembered_by_rank"),

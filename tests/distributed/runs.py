@@ -387,12 +387,101 @@ def refusals() -> list[str]:
     return texts
 
 
+def disagreements() -> list[str]:
+    """What all ranks say where the last one was given something else; each story has a group of its own."""
+    last, x, y = dist.get_rank() == dist.get_world_size() - 1, *batch(0)
+    texts: list[str] = []
+
+    def attempt(run: Callable[[Any], Any]) -> None:
+        try:
+            run(dist.new_group())
+            texts.append("nothing")
+        except ArgumentError as error:
+            texts.append(str(error))
+
+    def step_of(group: Any, **options: Any) -> OrderedStep:
+        model = ddp(network().double(), process_group=group)
+        return OrderedStep(model, CE, sgd(model), **{"q": 5, "group": group, **options})
+
+    def differing(**theirs: Any) -> None:
+        """A step whose settings differ, where the last rank has those given."""
+        attempt(lambda group: step_of(group, **(theirs if last else {}))(x, y))
+
+    differing(q=0.25)
+    differing(q=RULES["accuracy"])
+    differing(trim=2, trim_epochs=0)
+    differing(selection="random")
+    differing(cap=0.5)
+    differing(engine="twopass")
+    differing(engine="dense", nonfinite="skip", max_grad_norm=1.0)
+    seeded = Generator().manual_seed(dist.get_rank())
+    attempt(lambda group: step_of(group, selection="random", generator=seeded)(x, y))
+    attempt(lambda group: step_of(group, forward=lambda model, x: model(x).float() if last else model(x))(x, y))
+    attempt(lambda group: step_of(group)(*(([(x, y)],) if last else (x, y))))
+
+    def resumed(group: Any, here: bool, **options: Any) -> None:
+        saved = step_of(group)
+        saved(x, y)
+        step = step_of(dist.new_group(), **options)
+        if here:
+            step.load_state_dict(saved.state_dict())
+        step(x, y)
+
+    attempt(lambda group: resumed(group, here=True, engine="twopass" if last else "dense"))
+    attempt(lambda group: resumed(group, here=last))
+
+    def ended(group: Any) -> None:
+        step = step_of(group, q=RULES["accuracy"])
+        step(x, y)
+        if last:
+            step.end_epoch()
+        step(x, y)
+
+    attempt(ended)
+    losses = CE(network().double()(x), y)
+    attempt(lambda group: OrderedLoss(lambda x: x, q=5, mix=0.5 * last, group=group)(losses))
+    attempt(lambda group: ordered_mean(losses, 5 + last, group=group))
+    attempt(lambda group: ordered_mean(losses.bfloat16() if last else losses, 5, group=group))
+    empty = torch.zeros(0, dtype=torch.float64 if last else torch.bfloat16)
+    attempt(lambda group: ordered_mean(losses if last else empty, 5, group=group))  # no dtype of its own
+    return texts
+
+
+class Recurrent(nn.Module):
+    """The last state of an LSTM, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.LSTM(16, 128, batch_first=True), nn.Linear(128, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.layer(x)[0][:, -1])
+        return scores
+
+
+def recurrent_model() -> dict[str, Any]:
+    """Engine auto on ranks of which each alone would choose another engine, by its batch's operations and its share."""
+    sizes = [4, 30, 8][: dist.get_world_size()]
+    alone, model = Recurrent(), ddp(Recurrent())
+    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+    step, engines, errors = OrderedStep(model, CE, frozen, q=5, group=dist.group.WORLD), [], []
+    for number in range(4):
+        g = Generator().manual_seed(number)
+        x, y = torch.randn(sum(sizes), 16, 16, generator=g), torch.randint(0, 4, (sum(sizes),), generator=g)
+        alone.zero_grad()
+        ordered_mean(CE(alone(x), y), 5).backward()
+        engines.append(step(*part(sizes, dist.get_rank(), x, y)).engine)
+        errors.append(relative_error(gradient_of(model), gradient_of(alone)))
+    return {"engines": engines, "error": max(errors)}
+
+
 def room_is_learnt() -> list[int]:
     """How many losses are sent after batches of these sizes."""
     group, found = dist.new_group(), []
     for s in (4, 2, 6, 6, 0):
         mine = s if dist.get_rank() == 1 else 1
-        join(torch.zeros(mine), None, group, "test")
+        join(torch.zeros(mine), None, group, "test", settings={})
         found.append(_ROOM[group])
     return found
 

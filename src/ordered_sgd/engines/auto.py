@@ -14,7 +14,6 @@ from torch.utils.flop_counter import flop_registry
 
 from ordered_sgd.engines.dense import DenseEngine
 from ordered_sgd.engines.phases import Ahead, Around, Computed, Engine, Kept, Parts, Scored, Stateless
-from ordered_sgd.engines.replay import length_of
 from ordered_sgd.engines.rows import Rows, check_verify_every
 from ordered_sgd.engines.twopass import TwoPass
 from ordered_sgd.errors import first_line, message, warn
@@ -166,8 +165,7 @@ class TwoPassesOrDense(Stateless):
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
         """The losses of one batch."""
-        s = length_of(batch)
-        pays = ahead.ranks is None or s is None or ahead.ranks.q <= TWOPASS_UP_TO * s
+        pays = ahead.share is None or ahead.share <= TWOPASS_UP_TO
         return self.twopass.forward(batch, ahead) if pays else self.dense.forward(batch, ahead)
 
 
@@ -190,10 +188,10 @@ class CountedScored(Around):
     engine: AutoEngine
 
     def backward(self, kept: Kept) -> Computed:
-        """Back-propagate through the whole batch, and choose the engine of the next steps."""
+        """Back-propagate through the whole batch, and choose the engine of the next steps: the same on all ranks."""
         with self.counted:
             computed = self.inner.backward(kept)
-        self.engine.decide(self.counted.total)
+        self.engine.decide(self.engine.parts.parallel.largest(self.counted.total))
         return computed
 
     def abandon(self) -> Computed:

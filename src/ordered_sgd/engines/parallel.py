@@ -1,8 +1,8 @@
 """What a pass over a batch has to do with other ranks: nothing, or as DDP and FSDP2 share gradients and parameters.
 
-Engines run passes of three kinds: such as leave no gradient (scoring, comparing), such whose gradient stays on its rank
-for the time being (all but the last micro-batch), and one in each step whose gradient is averaged. Only the last is one
-of all ranks, unless each pass must meet those of others: to gather parameters, or batch statistics.
+Engines run three kinds of pass: without gradients (scoring, comparing), with gradients kept local (all micro-batches
+but the last), and one per step whose gradient is averaged over ranks. Only the last kind involves the other ranks,
+unless every pass does: to gather parameters (`fully_shard`) or batch statistics (SyncBatchNorm).
 """
 
 import math
@@ -18,9 +18,11 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.ranks import check_group, numbers_of_all
 from ordered_sgd.rewind import device_of
 
+_FOUND = "what an engine found out about the model"
+
 
 class OneProcess:
-    """A model whose passes are nobody else's business.
+    """A model on one process: no pass needs another rank.
 
     Attributes
     ----------
@@ -63,8 +65,12 @@ class OneProcess:
         """The largest error of all ranks (None if one could not tell) where each runs as many passes; else its own."""
         if not self.in_step:
             return error
-        errors = [number for (number,) in self.numbers(math.nan if error is None else error)]
+        errors = [number for (number,) in self.numbers(math.nan if error is None else error, about=_FOUND)]
         return None if any(map(math.isnan, errors)) else max(errors)
+
+    def largest(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        return int(max(found for (found,) in self.numbers(number, about=_FOUND)))
 
     def begin(self) -> None:
         """A new step begins."""
@@ -80,15 +86,15 @@ class OneProcess:
         """Inside, gradients are added up on their rank."""
         return nullcontext()
 
-    def numbers(self, *numbers: float) -> list[tuple[float, ...]]:
-        """The numbers of every rank, in the order of the ranks."""
+    def numbers(self, *numbers: float, about: str = "the sizes of micro-batches") -> list[tuple[float, ...]]:
+        """The numbers of every rank, in the order of the ranks; `about` is what an error calls them."""
         if self.group is None:
             return [numbers]
-        return [tuple(row) for row in numbers_of_all(list(numbers), self.group, device_of(self.model))]
+        return [tuple(row) for row in numbers_of_all(list(numbers), self.group, device_of(self.model), about)]
 
     def any(self, *flags: bool) -> list[bool]:
         """Which of the flags are set on some rank."""
-        return [max(column) > 0 for column in zip(*self.numbers(*map(float, flags)), strict=True)]
+        return [max(column) > 0 for column in zip(*self.numbers(*map(float, flags), about=_FOUND), strict=True)]
 
 
 class _Wrapped(OneProcess):

@@ -74,11 +74,15 @@ class Ahead:
         Which of the ordered losses will be kept; None where only the losses tell.
     index
         The numbers of the batch's samples in the training set, where the caller gave them.
+    share
+        The share of the batch that will be kept; over several ranks that of the largest batch so far, and the same on
+        each. None where it is not known.
     """
 
     keeps_all: bool
     ranks: KeptRanks | None = None
     index: Tensor | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True)

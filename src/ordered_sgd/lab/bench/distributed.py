@@ -150,7 +150,7 @@ def predict(model: str, ranks: int, *, s: int, step: float, choosing: float, net
     --------
     >>> found = predict("mlp", 8, s=60, step=0.01, choosing=1e-4, network=Constants(1e-4, 1e-9))
     >>> found.bytes_received, round(found.doubling, 7), round(found.ring, 7), round(found.share_doubling, 3)
-    (1792, 0.0003018, 0.0007018, 0.04)
+    (1876, 0.0003019, 0.0007019, 0.04)
     """
     received = FLOAT * (s + HEAD) * (ranks - 1)
     carried = network.seconds_per_byte * received
@@ -167,7 +167,7 @@ def choosing_seconds(ranks: int, *, s: int = 64, q: float = 0.25, rounds: int = 
     True
     """
     received = torch.rand(ranks, HEAD + s, generator=torch.Generator().manual_seed(0))
-    received[:, :HEAD] = torch.tensor([0.0, s, -1.0, 0.0])
+    received[:, :HEAD] = torch.tensor([0.0, s, -1.0, 0.0, 0.0, 0.0, 0.0])
     kept = resolve_q(q, ranks * s, "osgd bench")
 
     def choose() -> Any:
