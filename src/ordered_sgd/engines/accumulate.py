@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.agreement import agree
+from ordered_sgd.engines.gather import ScoredPart
 from ordered_sgd.engines.parallel import OneProcess, Replicated
 from ordered_sgd.engines.phases import Computed, Kept, Losses, Parts, Right, Score, Scored, which_right
-from ordered_sgd.engines.regroup import Regroup, ScoredPart
+from ordered_sgd.engines.regroup import Regroup
 from ordered_sgd.engines.replay import Drawn
 from ordered_sgd.errors import ArgumentError, message, warn
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state

@@ -1,24 +1,22 @@
-"""The kept samples of several micro-batches, gathered into as few micro-batches as they fill.
+"""Running the kept samples of several micro-batches in as few micro-batches as they fill.
 
 That gives the gradient of the whole micro-batches only if samples do not influence each other, draw the same random
 numbers as when they were scored, and do not depend on what earlier micro-batches changed. All of this is looked at, and
 the losses are compared with the scores. Where it does not hold, `Regroup` leaves the work to whole micro-batches.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ordered_sgd.agreement import agree
 from ordered_sgd.engines.apart import FAILURES, Apart, first_difference_of
+from ordered_sgd.engines.gather import Gathered, ScoredPart, gather
 from ordered_sgd.engines.phases import Kept, Parts
-from ordered_sgd.engines.replay import Drawn, again_together, batch_dims, has_samples, take
+from ordered_sgd.engines.replay import Drawn, again_together, batch_dims, take
 from ordered_sgd.rewind import (
     RandomState,
     Saved,
@@ -26,145 +24,7 @@ from ordered_sgd.rewind import (
     same_host_random_state,
     same_random_state,
 )
-from ordered_sgd.selection import select_rows
-
-
-@dataclass(frozen=True)
-class ScoredPart:
-    """A micro-batch that was scored without a graph.
-
-    Parameters
-    ----------
-    batch, losses
-        The micro-batch, and the losses of its samples.
-    random, saved
-        The state of generators and buffers before it.
-    drawn
-        The random numbers that it drew, if they were watched.
-    """
-
-    batch: Any
-    losses: Tensor
-    random: RandomState
-    saved: Saved
-    drawn: Drawn
-
-    @property
-    def s(self) -> int:
-        """Samples in the micro-batch."""
-        return self.losses.shape[0]
-
-
-Sources = list[tuple[ScoredPart, Tensor]]  # micro-batches, and the positions of some samples in each
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """A micro-batch made of samples of others.
-
-    Parameters
-    ----------
-    sources
-        Where the samples come from.
-    place
-        Which of the losses count; None: all.
-    """
-
-    sources: Sources
-    place: Tensor | None = None
-
-    @property
-    def batch(self) -> Any:
-        """The samples as one batch: leaves with a row for each sample are joined, and the others are those of all."""
-        flat = [(tree_flatten(part.batch), part.s, rows) for part, rows in self.sources]
-        (leaves, spec), s, _ = flat[0]
-        joined = []
-        for i, leaf in enumerate(leaves):
-            if has_samples(leaf, s):
-                chosen = [select_rows(others[i], 0, rows) for (others, _), _, rows in flat]
-                leaf = torch.cat(chosen) if len(chosen) > 1 else chosen[0]
-            joined.append(leaf)
-        return tree_unflatten(joined, spec)
-
-    @property
-    def losses(self) -> Tensor:
-        """The losses that the samples were scored with."""
-        return torch.cat([part.losses.index_select(0, rows) for part, rows in self.sources])
-
-
-def gather(parts: Sequence[ScoredPart], chosen: Sequence[Tensor]) -> list[Gathered]:
-    """The chosen samples of micro-batches in as few micro-batches as they fill, none larger than the largest given one.
-
-    Samples of different shapes are not joined: for each shape there are micro-batches of its own.
-
-    Parameters
-    ----------
-    parts, chosen
-        The micro-batches, and the chosen positions in each.
-    """
-    gathered = []
-    for group in _alike(list(zip(parts, chosen, strict=True))):
-        largest = max(part.s for part, _ in group)
-        total = sum(rows.shape[0] for _, rows in group)
-        passes = -(-total // largest)
-        for i in range(passes):
-            gathered.append(_cut(group, total * i // passes, total * (i + 1) // passes))
-    return gathered
-
-
-def _cut(group: Sources, start: int, end: int) -> Gathered:
-    """The samples from one place to another among the chosen ones of a group."""
-    sources, first = [], 0
-    for part, rows in group:
-        few = rows[max(start - first, 0) : max(end - first, 0)]
-        if few.shape[0]:
-            sources.append((part, few))
-        first += rows.shape[0]
-    if end - start > 1 or sources[0][0].s == 1:
-        return Gathered(sources)
-    ((part, few),) = sources  # twice, once without a gradient: some backwards of torch are wrong for a single row
-    return Gathered([(part, few.repeat(2))], torch.zeros_like(few))
-
-
-def _alike(sources: Sources) -> list[Sources]:
-    """The micro-batches in groups of the same structure, shapes and types of samples."""
-    groups: list[tuple[tuple[list[Any], TreeSpec, int], Sources]] = []
-    for part, rows in sources:
-        own = (*tree_flatten(part.batch), part.s)
-        found = next((group for first, group in groups if _joins(first, own)), None)
-        if found is None:
-            groups.append((own, [(part, rows)]))
-        else:
-            found.append((part, rows))
-    return [group for _, group in groups]
-
-
-def _joins(a: tuple[list[Any], TreeSpec, int], b: tuple[list[Any], TreeSpec, int]) -> bool:
-    """Whether samples of two flattened batches can be in one: same shapes and types, and the rest is equal."""
-    (leaves, spec, s), (others, other_spec, other_s) = a, b
-    if spec != other_spec:
-        return False
-    for leaf, other in zip(leaves, others, strict=True):
-        if has_samples(leaf, s) != has_samples(other, other_s):
-            return False
-        if not (_same_sample(leaf, other) if has_samples(leaf, s) else _same_value(leaf, other)):
-            return False
-    return True
-
-
-def _same_sample(a: Tensor, b: Tensor) -> bool:
-    """Whether the rows of two tensors can be in one tensor."""
-    kinds = [(t.shape[1:], t.dtype, t.device, t.layout, t.requires_grad) for t in (a, b)]
-    return type(a) is type(b) and kinds[0] == kinds[1]
-
-
-def _same_value(a: Any, b: Any) -> bool:
-    """Whether two leaves that hold no samples are the same."""
-    if a is b:
-        return True
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
-        return _same_sample(a, b) and not a.requires_grad and torch.equal(a, b)
-    return type(a) is type(b) and isinstance(a, bool | int | float | str) and a == b
+from ordered_sgd.selective.call import SelectiveCall
 
 
 class Regroup:
@@ -212,12 +72,11 @@ class Regroup:
         if all(rows.shape[0] == part.s for part, rows in run):
             return False  # each micro-batch is kept whole, or not at all
         self.why = self._why_not(parts[0], after)
-        if self.why is None and self.watching:
-            self.why = self._why_not_replayed([part for part, _ in run], watched)
-        if self.why is None and not self._apart.look(max(run, key=lambda source: source[0].s)[0].batch):
-            self.why = self._apart.why or "a gradient that is not finite cannot be compared"
-        if self.why is None and not self._run(gather(parts, chosen), kept):
-            self.why = self._apart.why
+        if self.why is None:
+            with _plainly(self.model):
+                self.why = self._why_not_apart([part for part, _ in run], watched)
+                if self.why is None and not self._run(gather(parts, chosen), kept):
+                    self.why = self._apart.why
         return self.why is None
 
     def _why_not(self, first: ScoredPart, after: tuple[RandomState, Saved]) -> str | None:
@@ -234,13 +93,20 @@ class Regroup:
             return "random numbers come from Python's or NumPy's generator"
         return None
 
-    def _why_not_replayed(self, run: list[ScoredPart], watched: bool) -> str | None:
+    def _why_not_apart(self, run: list[ScoredPart], watched: bool) -> str | None:
+        """Why samples cannot be run without the others of their micro-batch; the first time it takes some passes."""
+        largest = max(run, key=lambda part: part.s)
+        why = self._why_not_replayed(run, largest, watched) if self.watching else None
+        if why is None and not self._apart.look(largest.batch):
+            return self._apart.why or "a gradient that is not finite cannot be compared"
+        return why
+
+    def _why_not_replayed(self, run: list[ScoredPart], part: ScoredPart, watched: bool) -> str | None:
         """Why random numbers cannot be drawn again for some samples of several micro-batches."""
         if not watched:
             return "random numbers are drawn for the first time"
         if len({part.drawn.kinds for part in run}) > 1:
             return "micro-batches draw different random numbers"
-        part = max(run, key=lambda part: part.s)
         if not part.drawn.values:
             return "random numbers come from an operator that cannot be replayed"
         return None if part.drawn.kinds in self._dims else self._learn_dims(part)
@@ -305,3 +171,18 @@ class Regroup:
             self._apart.found(first_difference_of(self.model, self.score, part.batch, rows, part.s))
             return None
         return losses
+
+
+@contextmanager
+def _plainly(model: nn.Module) -> Iterator[None]:
+    """Inside, a model that is selective is called as it is: every sample has a gradient, so it has nothing to skip."""
+    calls = [(module, module._compiled_call_impl) for module in model.modules()]
+    selective = [(module, call) for module, call in calls if isinstance(call, SelectiveCall)]
+    for module, call in selective:
+        call.forget()
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in selective:
+            module._compiled_call_impl = call

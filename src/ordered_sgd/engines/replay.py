@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ _DRAWS = re.compile(
 )
 
 
+@cache
 def _draws(func: Any) -> bool:
     return _DRAWS.match(str(func)) is not None
 
