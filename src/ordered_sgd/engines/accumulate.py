@@ -130,23 +130,28 @@ class PartsScored:
     positions: None = None
 
     def backward(self, kept: Kept) -> Computed:
-        """Run the kept samples again, with the dropout masks and buffers they were scored with.
+        """Run the kept samples again, with the dropout masks and buffers they were scored with: regrouped if exact."""
+        return self._again(kept, self.engine.regroup.backward)
 
-        They are regrouped where that is exact. Buffers and generators then stand as after the scoring.
-        """
+    def whole(self, kept: Kept) -> Computed:
+        """The slow twin: run the micro-batches that hold a kept sample again as they were. Exact for any model."""
+        return self._again(kept, lambda *given: False)
+
+    def _again(self, kept: Kept, regroup: Callable[..., bool]) -> Computed:
+        """The gradient by `regroup`, else by whole micro-batches; buffers and generators stand as after the scoring."""
         buffers = self.engine.buffers
         device = device_of(buffers.model)
         after = random_state(device), buffers.save()
         chosen = _of_each(kept.rows, [part.s for part in self.parts])
-        regrouped = self.engine.regroup.backward(self.parts, chosen, kept, after)
+        regrouped = regroup(self.parts, chosen, kept, after)
         if not regrouped:
-            self.whole(chosen, kept)
+            self._run_whole(chosen, kept)
         restore_random_state(after[0], device)
         buffers.load(after[1])
         return Computed(self.losses, kept.rows, self.right, f"micro-batches{', regrouped' * regrouped}")
 
-    def whole(self, chosen: Sequence[Tensor], kept: Kept) -> None:
-        """Run the micro-batches that hold a kept sample again as they were run before: exact for any model.
+    def _run_whole(self, chosen: Sequence[Tensor], kept: Kept) -> None:
+        """Run the micro-batches that hold a chosen sample.
 
         Over several ranks the gradient of the last one is averaged, so that a rank without a kept sample runs one as
         well.

@@ -69,7 +69,7 @@ class Regroup:
         watched, self.why = self.watching, None
         drawing = not same_random_state(parts[0].random, after[0])
         self.watching = drawing or any(part.drawn.values for part in parts)
-        if all(rows.shape[0] == part.s for part, rows in run):
+        if not self.parallel.in_step and all(rows.shape[0] == part.s for part, rows in run):
             return False  # each micro-batch is kept whole, or not at all
         self.why = self._why_not(parts[0], after)
         if self.why is None:
