@@ -139,9 +139,9 @@ class OrderedStep:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
 
         `sample_weight`, shape (s,), multiplies the losses before they are ordered; a micro-batch carries its own as
-        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept, and regrouped
-        into as few micro-batches as they fill where that is exact. `index`, integers of shape (s,), says which samples
-        of the training set these are: ``engine="memory"`` needs it, and no other engine looks at it.
+        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept, and are
+        regrouped into as few micro-batches as they fill where that is exact. `index`, integers of shape (s,), says
+        which samples of the training set these are: ``engine="memory"`` needs it, and no other engine looks at it.
         """
         self.updater.raise_late()
         index = self.engine.checked_index(index, y)
