@@ -16,7 +16,7 @@ __all__ = ["BackwardReport", "explain_backward", "restore_backward", "selective_
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def selective_backward(model: Model) -> Model:
+def selective_backward(model: Model, *, compile: bool = False) -> Model:
     """The same model, whose backward computes only samples that have a gradient.
 
     In place: type, parameters and `state_dict` stay as they are, and so do the outputs and gradients. The model is
@@ -32,6 +32,9 @@ def selective_backward(model: Model) -> Model:
     model
         Any module, called as ``model(...)`` with the batch in the first dimension of its inputs. One in
         DistributedDataParallel may be given with or without its wrapper.
+    compile
+        Compile the model with inductor as well, as ``torch.compile(model)`` does; for a model that would run so without
+        selective backward passes. Otherwise its operators run one by one, as without ``torch.compile``.
 
     Examples
     --------
@@ -48,10 +51,10 @@ def selective_backward(model: Model) -> Model:
 
     known = inner._compiled_call_impl
     if known is not None and not isinstance(known, SelectiveCall):
-        remedy = "Call selective_backward instead of model.compile()."
+        remedy = "Call selective_backward(model, compile=True) instead of model.compile()."
         raise ArgumentError(message("selective_backward", "the model", "not be compiled", "model.compile()", remedy))
     if known is None:
-        inner._compiled_call_impl = SelectiveCall(inner)
+        inner._compiled_call_impl = SelectiveCall(inner, lower=compile)
     return model
 
 

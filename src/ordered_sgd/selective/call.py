@@ -24,12 +24,14 @@ class SelectiveCall:
     model
         Called with gradients it runs compiled, by a backend whose backward computes only samples that have a gradient;
         without gradients, inside a transform of torch.func or once something went wrong, as it is.
+    lower
+        Whether inductor compiles the graphs.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, lower: bool = False) -> None:
         self.model = model
         self.report = BackwardReport(hint=hint_for(model))
-        backend = SelectiveBackend(self.report, eager_dropout=True)
+        backend = SelectiveBackend(self.report, eager_dropout=True, lower=lower)
         self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
         self._entered, self._unfinished = Entered(), True
         _warn_if_not_entered(model, self._entered)
