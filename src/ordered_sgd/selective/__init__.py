@@ -33,8 +33,7 @@ def selective_backward(model: Model, *, compile: bool = False) -> Model:
         Any module, called as ``model(...)`` with the batch in the first dimension of its inputs. One in
         DistributedDataParallel may be given with or without its wrapper.
     compile
-        Compile the model with inductor as well, as ``torch.compile(model)`` does; for a model that would run so without
-        selective backward passes. Otherwise its operators run one by one, as without ``torch.compile``.
+        Compile the model with inductor too, as ``torch.compile(model)`` does. Otherwise its operators run one by one.
 
     Examples
     --------
@@ -53,7 +52,8 @@ def selective_backward(model: Model, *, compile: bool = False) -> Model:
     if known is not None and not isinstance(known, SelectiveCall):
         remedy = "Call selective_backward(model, compile=True) instead of model.compile()."
         raise ArgumentError(message("selective_backward", "the model", "not be compiled", "model.compile()", remedy))
-    if known is None:
+    if known is None or known.lower is not compile:
+        restore_backward(model)
         inner._compiled_call_impl = SelectiveCall(inner, lower=compile)
     return model
 

@@ -29,7 +29,7 @@ class SelectiveCall:
     """
 
     def __init__(self, model: nn.Module, *, lower: bool = False) -> None:
-        self.model = model
+        self.model, self.lower = model, lower
         self.report = BackwardReport(hint=hint_for(model))
         backend = SelectiveBackend(self.report, eager_dropout=True, lower=lower)
         self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
@@ -89,7 +89,8 @@ def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
         hook.remove()
         if not entered.once:
             got = "a gradient without a call of the model itself"
-            remedy = "Call model(x), not model.forward(x), and leave torch.compile(model) and model.compile() out."
+            remedy = "Call model(x), not model.forward(x), and use selective_backward(model, compile=True) in place of "
+            remedy += "torch.compile(model) or model.compile()."
             warn(message("selective_backward", "the model", "be called for its backward to be selective", got, remedy))
 
     if parameter is not None:

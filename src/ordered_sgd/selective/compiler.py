@@ -4,6 +4,7 @@ On request, inductor compiles them.
 """
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ class SelectiveBackend:
         drawn = _save_draws(joint)
         if self._lower:
             forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
-            forward.meta["lowering"] = backward.meta["lowering"] = Lowering(self.report)
+            forward.meta["lowering"] = backward.meta["lowering"] = Lowering()
         else:
             forward, backward = default_partition(joint, inputs, **options)
         if any(node.op == "call_function" and node.name in drawn for node in backward.graph.nodes):
@@ -105,7 +106,7 @@ class SelectiveBackend:
         metadata.bw_donated_idxs = []  # nothing saved is overwritten: a graph may be kept and run twice
         code = graph.forward
         if self._lower:
-            code = graph.meta.get("lowering", Lowering(self.report)).forward(graph, inputs, metadata)
+            code = graph.meta.get("lowering", Lowering()).forward(graph, inputs, metadata, self.report)
 
         def run(*arguments: Any) -> Any:
             self.forwards += 1
@@ -115,7 +116,7 @@ class SelectiveBackend:
 
     def _backward(self, graph: fx.GraphModule, inputs: Any) -> Any:
         plan, lowering = graph.meta["rows_plan"], graph.meta.get("lowering")
-        lowered = lowering.backward(graph, inputs, plan) if lowering is not None else None
+        lowered = lowering.backward(graph, inputs, plan, self.report) if lowering is not None else None
         _reshape_views(graph)
         return _boxed(SplitBackward(graph, plan, self.report, check_rows, self._verify_every, lowered))
 
@@ -191,7 +192,7 @@ def _dropout_backward(gradient: Tensor, kept: Tensor, scale: float) -> Any:
     return NotImplemented if kept.dtype == torch.bool else gradient * kept
 
 
-DROPOUT = {
+DROPOUT: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_dropout.default: _dropout,
     torch.ops.aten.native_dropout_backward.default: _dropout_backward,
 }

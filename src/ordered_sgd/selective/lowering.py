@@ -6,7 +6,7 @@ batch size. The graph itself, run node by node, is what compiled code is compare
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from ordered_sgd.selective.rows_plan import RowsPlan
 from ordered_sgd.selective.sizes import expr
 
 # random numbers are those of the model itself: its outputs are compared with it, and dropout trains the same
-_SETTINGS = {"fallback_random": True, "triton.cudagraphs": False}
+_SETTINGS: dict[str, Any] = {"fallback_random": True, "triton.cudagraphs": False}
 # code from a cache comes without all that was learnt about the batch size
 _BACKWARD = _SETTINGS | {"fx_graph_cache": False, "fx_graph_remote_cache": False}
 
 
-def decompositions(own: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+def decompositions(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """What inductor replaces operators with; those of one's own come first, unless they return `NotImplemented`."""
+    import torch._inductor.compile_fx  # noqa: F401  # decompositions look for modules that it loads
     from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
 
@@ -46,17 +47,15 @@ def _first(own: Callable[..., Any], other: Callable[..., Any] | None) -> Callabl
 class Lowering:
     """What inductor makes of a forward graph and its backward graph; they have to come in this order.
 
-    Parameters
-    ----------
-    report
-        Told why a graph is not compiled.
+    It may be copied in between, with the graphs; the report, which is told why a graph is not compiled, may not.
     """
 
-    def __init__(self, report: BackwardReport) -> None:
-        self._report = report
+    def __init__(self) -> None:
         self._strides: dict[str, Any] | None = None  # of the forward's results, by name; None if it is not compiled
 
-    def forward(self, graph: fx.GraphModule, inputs: Sequence[Any], metadata: Any) -> Callable[..., Any]:
+    def forward(
+        self, graph: fx.GraphModule, inputs: Sequence[Any], metadata: Any, report: BackwardReport
+    ) -> Callable[..., Any]:
         """A function that does what the forward graph does."""
         lowered = _copied(graph)
         (output,) = (node for node in lowered.graph.nodes if node.op == "output")
@@ -65,7 +64,7 @@ class Lowering:
         visible = metadata.tensors_saved_for_backwards_slice.start if trained else len(results)
         # what the model returns keeps its strides; what is saved need not
         output.meta["user_visible_output_idxs"] = [i for i in range(visible) if isinstance(results[i], fx.Node)]
-        code = self._compiled(lowered, inputs, _SETTINGS)
+        code = _compiled(lowered, inputs, report, _SETTINGS)
         if code is None:
             return graph.forward
         names = [node.name if isinstance(node, fx.Node) else None for node in results]
@@ -73,18 +72,20 @@ class Lowering:
         self._strides = {name: one for name, one in zip(names, strides, strict=True) if name is not None}
         return lambda *arguments: code(list(arguments))
 
-    def backward(self, graph: fx.GraphModule, inputs: Sequence[Any], plan: RowsPlan) -> LoweredBackward | None:
+    def backward(
+        self, graph: fx.GraphModule, inputs: Sequence[Any], plan: RowsPlan, report: BackwardReport
+    ) -> LoweredBackward | None:
         """A function that does what the backward graph does, for any number of rows; None if it is not compiled."""
         if self._strides is None:
             return None
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         placed = [self._as_saved(name, value) for name, value in zip(names, inputs, strict=True)]
         strides = [tuple(map(expr, v.stride())) if isinstance(v, Tensor) else None for v in placed]
-        code = self._compiled(_copied(graph), placed, _BACKWARD, is_backward=True)
+        code = _compiled(_copied(graph), placed, report, _BACKWARD, is_backward=True)
         if code is None:
             return None
-        self._report.lowered += 1
-        return LoweredBackward(graph, code, strides, plan, Assumed.of(_shape_env(), plan), self._report)
+        report.lowered += 1
+        return LoweredBackward(graph, code, strides, plan, Assumed.of(_shape_env(), plan), report)
 
     def _as_saved(self, name: str, value: Any) -> Any:
         """A traced argument of the backward with the strides that the compiled forward gives it, whatever the batch.
@@ -100,25 +101,26 @@ class Lowering:
             return value
         return value.as_strided(value.shape, strides)
 
-    def _compiled(
-        self, graph: fx.GraphModule, inputs: Sequence[Any], settings: dict[str, Any], **options: Any
-    ) -> Callable[[list[Any]], Any] | None:
-        """The graph as inductor compiles it; None, with a reason in the report, if that fails."""
-        try:
-            from torch._inductor import config
-            from torch._inductor.compile_fx import compile_fx_inner
-            from torch._inductor.utils import BoxedBool
 
-            with config.patch(settings):
-                code: Any = compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), **options)
-        except Exception as error:  # whatever a compiler raises
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            kind = "backward" if options else "forward"
-            cause = getattr(error, "inner_exception", None) or error
-            self._report.say_unlowered(f"inductor cannot compile the {kind} ({first_line(cause)})")
-            return None
-        return code  # type: ignore[no-any-return]
+def _compiled(
+    graph: fx.GraphModule, inputs: Sequence[Any], report: BackwardReport, settings: dict[str, Any], **options: Any
+) -> Callable[[list[Any]], Any] | None:
+    """The graph as inductor compiles it; None, with a reason in the report, if that fails."""
+    try:
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx_inner
+        from torch._inductor.utils import BoxedBool
+
+        with config.patch(settings):
+            code: Any = compile_fx_inner(graph, inputs, cudagraphs=BoxedBool(False), **options)
+    except Exception as error:  # whatever a compiler raises
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        kind = "backward" if options else "forward"
+        cause = getattr(error, "inner_exception", None) or error
+        report.say_unlowered(f"inductor cannot compile the {kind} ({first_line(cause)})")
+        return None
+    return code  # type: ignore[no-any-return]
 
 
 def _copied(graph: fx.GraphModule) -> fx.GraphModule:
