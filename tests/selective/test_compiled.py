@@ -105,7 +105,9 @@ def normalized() -> nn.Module:
         logits: Tensor = model.head(model.second(x).tanh())
         return logits
 
-    return Model(run, first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6).eval(), head=nn.Linear(6, CLASSES))
+    return Model(
+        run, first=nn.BatchNorm1d(6, affine=False), second=nn.BatchNorm1d(6).eval(), head=nn.Linear(6, CLASSES)
+    )
 
 
 def embedding() -> nn.Module:
@@ -347,9 +349,11 @@ def test_rows_that_break_what_code_takes_for_granted_are_computed_by_the_graph()
 
 def test_a_model_that_is_compiled_already_is_told_what_to_call() -> None:
     model = mlp()
+    outer = torch.compile(model)
     model.compile()
-    with pytest.raises(ArgumentError, match=r"Call selective_backward\(model, compile=True\) instead"):
-        selective_backward(model)
+    for one, how in ((outer, r"torch.compile\(model\)"), (model, r"model.compile\(\)")):
+        with pytest.raises(ArgumentError, match=rf"Call selective_backward\(model, compile=True\) instead of {how}"):
+            selective_backward(one)
 
 
 def test_the_last_call_decides_whether_graphs_are_compiled() -> None:

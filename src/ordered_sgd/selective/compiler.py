@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch._functorch.partitioners import default_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.selective.couplings import check_rows
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
-from ordered_sgd.selective.lowering import Lowering, decompositions
+from ordered_sgd.selective.lowering import Lowering, decompositions, partition
 from ordered_sgd.selective.rows_plan import NO_SYMBOL, make_plan
 from ordered_sgd.selective.sizes import is_random
 from ordered_sgd.selective.split import SplitBackward
@@ -79,7 +79,8 @@ class SelectiveBackend:
         if self._pieces > MOST_PIECES:
             raise NotCompiledError(f"torch.compile cuts it into more than {MOST_PIECES} pieces")
         # a backward that is compiled later could not tell torch.compile what it takes for granted
-        with functorch_config.patch(force_non_lazy_backward_lowering=self._lower):
+        at_once = self._lower or functorch_config.force_non_lazy_backward_lowering
+        with functorch_config.patch(force_non_lazy_backward_lowering=at_once):
             return _marking(self._compile(graph, inputs, **options), graph)
 
     def begin(self) -> None:
@@ -89,7 +90,7 @@ class SelectiveBackend:
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         drawn = _save_draws(joint)
         if self._lower:
-            forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
+            forward, backward = partition(joint, inputs, **options)
             forward.meta["lowering"] = backward.meta["lowering"] = Lowering()
         else:
             forward, backward = default_partition(joint, inputs, **options)

@@ -6,18 +6,21 @@ batch size. The graph itself, run node by node, is what compiled code is compare
 """
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.errors import first_line
 from ordered_sgd.selective.explain import BackwardReport
 from ordered_sgd.selective.lowered import Assumed, LoweredBackward
 from ordered_sgd.selective.rows_plan import RowsPlan
-from ordered_sgd.selective.sizes import expr
+from ordered_sgd.selective.sizes import carries, expr, first_symbols, tensors_of
 
 # random numbers are those of the model itself: its outputs are compared with it, and dropout trains the same
 _SETTINGS: dict[str, Any] = {"fallback_random": True, "triton.cudagraphs": False}
@@ -42,6 +45,33 @@ def _first(own: Callable[..., Any], other: Callable[..., Any] | None) -> Callabl
         return other(*args, **kwargs) if found is NotImplemented and other is not None else found
 
     return replace
+
+
+def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward as inductor likes them: what costs little is computed again instead of being saved.
+
+    Statistics of the batch are saved whatever they cost: computed again, they would be those of some rows.
+    """
+    symbols = first_symbols([node for node in joint.graph.nodes if node.op == "placeholder"])
+    behind: set[fx.Node] = set()  # the incoming gradients
+    for node in joint.graph.nodes:
+        sources = node.all_input_nodes
+        if node.name.startswith("tangents") or not behind.isdisjoint(sources):
+            behind.add(node)
+        elif _loses(node, symbols):
+            for one in (node, *(user for user in node.users if user.target is operator.getitem)):
+                one.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
+
+
+def _loses(node: fx.Node, symbols: set[Any]) -> bool:
+    """Whether none of a node's results has a batch dimension that one of its arguments has."""
+    results = tensors_of(node.meta.get("val"))
+    return bool(results) and any(
+        not any(carries(one, symbol) for one in results)
+        and any(carries(one, symbol) for source in node.all_input_nodes for one in tensors_of(source.meta.get("val")))
+        for symbol in symbols
+    )
 
 
 class Lowering:
