@@ -19,6 +19,8 @@ class SelectiveModules:
     ----------
     wanted
         Whether backward passes may be selective at all.
+    compile
+        Whether inductor compiles the modules.
 
     Attributes
     ----------
@@ -26,9 +28,9 @@ class SelectiveModules:
         ``"only kept samples"``, or ``"whole batches: "`` and the reason; None before the first backward pass.
     """
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, wanted: bool, *, compile: bool = False) -> None:
         self.ran: str | None = None if wanted else OFF
-        self._wanted = wanted
+        self._wanted, self._compile = wanted, compile
         self._modules: list[nn.Module] = []  # those that were made selective here
         self._watched: list[nn.Module] = []  # and those that were before
         self._before = (0, 0.0)
@@ -43,7 +45,7 @@ class SelectiveModules:
             self._say("whole batches: the model is compiled without selective_backward")
             return
         if not compiled:
-            self._modules.append(selective_backward(module))
+            self._modules.append(selective_backward(module, compile=self._compile))
         self._watched.append(module)
 
     def restore(self) -> None:

@@ -6,6 +6,7 @@ that have one; `explain_backward` says what ran, and `restore_backward` undoes i
 
 from typing import TypeVar
 
+import torch
 from torch import nn
 
 from ordered_sgd.errors import ArgumentError, message
@@ -16,7 +17,7 @@ __all__ = ["BackwardReport", "explain_backward", "restore_backward", "selective_
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def selective_backward(model: Model) -> Model:
+def selective_backward(model: Model, *, compile: bool = False) -> Model:
     """The same model, whose backward computes only samples that have a gradient.
 
     In place: type, parameters and `state_dict` stay as they are, and so do the outputs and gradients. The model is
@@ -32,6 +33,9 @@ def selective_backward(model: Model) -> Model:
     model
         Any module, called as ``model(...)`` with the batch in the first dimension of its inputs. One in
         DistributedDataParallel may be given with or without its wrapper.
+    compile
+        Compile the model with inductor too, as ``torch.compile(model)`` does. Otherwise its operators run one by one.
+        Numbers are the same up to rounding.
 
     Examples
     --------
@@ -47,11 +51,15 @@ def selective_backward(model: Model) -> Model:
     from ordered_sgd.selective.call import SelectiveCall  # brings torch's compiler, which takes seconds to load
 
     known = inner._compiled_call_impl
-    if known is not None and not isinstance(known, SelectiveCall):
-        remedy = "Call selective_backward instead of model.compile()."
-        raise ArgumentError(message("selective_backward", "the model", "not be compiled", "model.compile()", remedy))
-    if known is None:
-        inner._compiled_call_impl = SelectiveCall(inner)
+    how = "model.compile()" if known is not None and not isinstance(known, SelectiveCall) else None
+    if isinstance(inner, torch._dynamo.OptimizedModule) and not compile:  # its compiled code would not run
+        how = "torch.compile(model)"
+    if how is not None:
+        remedy = f"Call selective_backward(model, compile=True) instead of {how}."
+        raise ArgumentError(message("selective_backward", "the model", "not be compiled", how, remedy))
+    if known is None or known.lower is not compile:
+        restore_backward(model)
+        inner._compiled_call_impl = SelectiveCall(inner, lower=compile)
     return model
 
 

@@ -24,12 +24,14 @@ class SelectiveCall:
     model
         Called with gradients it runs compiled, by a backend whose backward computes only samples that have a gradient;
         without gradients, inside a transform of torch.func or once something went wrong, as it is.
+    lower
+        Whether inductor compiles the graphs.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, *, lower: bool = False) -> None:
+        self.model, self.lower = model, lower
         self.report = BackwardReport(hint=hint_for(model))
-        backend = SelectiveBackend(self.report, eager_dropout=True)
+        backend = SelectiveBackend(self.report, eager_dropout=True, lower=lower)
         self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
         self._entered, self._unfinished = Entered(), True
         _warn_if_not_entered(model, self._entered)
@@ -87,7 +89,8 @@ def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
         hook.remove()
         if not entered.once:
             got = "a gradient without a call of the model itself"
-            remedy = "Call model(x), not model.forward(x), and leave torch.compile(model) and model.compile() out."
+            remedy = "Call model(x), not model.forward(x), and use selective_backward(model, compile=True) in place of "
+            remedy += "torch.compile(model) or model.compile()."
             warn(message("selective_backward", "the model", "be called for its backward to be selective", got, remedy))
 
     if parameter is not None:

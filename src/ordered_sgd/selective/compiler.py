@@ -1,16 +1,22 @@
-"""A backend of torch.compile that runs graphs as they are, with each backward split by rows where it can be."""
+"""A backend of torch.compile that splits each backward by rows where it can be, and runs graphs as they are.
+
+On request, inductor compiles them.
+"""
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import default_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.selective.couplings import check_rows
 from ordered_sgd.selective.explain import BackwardReport, NotCompiledError
+from ordered_sgd.selective.lowering import Lowering, decompositions, partition
 from ordered_sgd.selective.rows_plan import NO_SYMBOL, make_plan
 from ordered_sgd.selective.sizes import is_random
 from ordered_sgd.selective.split import SplitBackward
@@ -31,6 +37,8 @@ class SelectiveBackend:
         Repeat the comparison with the whole backward every so many passes; 0: only for each new graph.
     eager_dropout
         Compute dropout as the model does without torch.compile, bit for bit; it is faster, too.
+    lower
+        Compile the graphs with inductor.
 
     Attributes
     ----------
@@ -51,15 +59,18 @@ class SelectiveBackend:
         batchnorm: bool = False,
         verify_every: int = 0,
         eager_dropout: bool = False,
+        lower: bool = False,
     ) -> None:
+        own = DROPOUT if eager_dropout else {}
         self.report, self._batchnorm, self._verify_every = report, batchnorm, verify_every
         self.graphs = self.forwards = self._pieces = 0
         self.untied = self.fixed = False
+        self._lower = lower
         self._compile = aot_autograd(
             fw_compiler=self._forward,
             bw_compiler=self._backward,
             partition_fn=self._partition,
-            decompositions=DROPOUT if eager_dropout else None,
+            decompositions=decompositions(own) if lower else own,
         )
 
     def __call__(self, graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
@@ -67,7 +78,10 @@ class SelectiveBackend:
         self._pieces += 1
         if self._pieces > MOST_PIECES:
             raise NotCompiledError(f"torch.compile cuts it into more than {MOST_PIECES} pieces")
-        return _marking(self._compile(graph, inputs, **options), graph)
+        # a backward that is compiled later could not tell torch.compile what it takes for granted
+        at_once = self._lower or functorch_config.force_non_lazy_backward_lowering
+        with functorch_config.patch(force_non_lazy_backward_lowering=at_once):
+            return _marking(self._compile(graph, inputs, **options), graph)
 
     def begin(self) -> None:
         """The model is about to be run."""
@@ -75,7 +89,11 @@ class SelectiveBackend:
 
     def _partition(self, joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         drawn = _save_draws(joint)
-        forward, backward = default_partition(joint, inputs, **options)
+        if self._lower:
+            forward, backward = partition(joint, inputs, **options)
+            forward.meta["lowering"] = backward.meta["lowering"] = Lowering()
+        else:
+            forward, backward = default_partition(joint, inputs, **options)
         if any(node.op == "call_function" and node.name in drawn for node in backward.graph.nodes):
             raise NotCompiledError("random numbers of a checkpoint would be drawn twice")
         # the graph is copied before it is compiled, so the plan must travel with it
@@ -87,16 +105,21 @@ class SelectiveBackend:
         self.graphs += 1
         metadata: Any = torch._guards.TracingContext.get().fw_metadata
         metadata.bw_donated_idxs = []  # nothing saved is overwritten: a graph may be kept and run twice
+        code = graph.forward
+        if self._lower:
+            code = graph.meta.get("lowering", Lowering()).forward(graph, inputs, metadata, self.report)
 
         def run(*arguments: Any) -> Any:
             self.forwards += 1
-            return graph.forward(*arguments)
+            return code(*arguments)
 
         return _boxed(run)
 
     def _backward(self, graph: fx.GraphModule, inputs: Any) -> Any:
+        plan, lowering = graph.meta["rows_plan"], graph.meta.get("lowering")
+        lowered = lowering.backward(graph, inputs, plan, self.report) if lowering is not None else None
         _reshape_views(graph)
-        return _boxed(SplitBackward(graph, graph.meta["rows_plan"], self.report, check_rows, self._verify_every))
+        return _boxed(SplitBackward(graph, plan, self.report, check_rows, self._verify_every, lowered))
 
 
 def _save_draws(joint: fx.GraphModule) -> set[str]:
@@ -170,7 +193,7 @@ def _dropout_backward(gradient: Tensor, kept: Tensor, scale: float) -> Any:
     return NotImplemented if kept.dtype == torch.bool else gradient * kept
 
 
-DROPOUT = {
+DROPOUT: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_dropout.default: _dropout,
     torch.ops.aten.native_dropout_backward.default: _dropout_backward,
 }

@@ -53,6 +53,10 @@ class BackwardReport:
         Why a pass could not leave samples out, and how often.
     eager : bool
         Whether torch.compile leaves a part of the model alone, which is then computed for all samples.
+    lowered : int
+        Backward graphs that are compiled with inductor.
+    unlowered : dict of str to int
+        Why a graph ran node by node although ``compile=True``, and how often.
     plain : str or None
         Why the model runs as without `selective_backward`; None if it does not.
     """
@@ -67,6 +71,8 @@ class BackwardReport:
     batches: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
     eager: bool = False
+    lowered: int = 0
+    unlowered: dict[str, int] = field(default_factory=dict)
     plain: str | None = None
 
     def some(self, rows: int, s: int) -> None:
@@ -92,6 +98,12 @@ class BackwardReport:
             log.info("%s runs the whole backward: %s", self.name, reason)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
+    def say_unlowered(self, reason: str) -> None:
+        """Count why a graph is not run as inductor compiled it; the first time it is logged."""
+        if reason not in self.unlowered:
+            log.info("%s runs a graph node by node: %s", self.name, reason)
+        self.unlowered[reason] = self.unlowered.get(reason, 0) + 1
+
     def warn_of(self, coupling: str) -> None:
         """Warn that samples influence each other."""
         warn(message(self.name, "samples", "not influence each other", coupling, f"{self.remedy} {self.hint}".strip()))
@@ -104,5 +116,7 @@ class BackwardReport:
         share = f"{100 * self.rows / self.samples:.0f} % of the samples" if self.samples else "whole batches"
         text = f"{self.passes} backward passes computed {share}; {self.skipping} of them left samples out."
         text += " A part of the model is not traced, and computes them all." if self.eager else ""
+        text += " Graphs are compiled with inductor." if self.lowered else ""
         why = "".join(f"\nWhole batch, {count} times: {reason}" for reason, count in self.reasons.items())
-        return text + why + (f"\n{self.hint}" if why and self.hint else "")
+        why += "".join(f"\nNot compiled, {count} times: {reason}" for reason, count in self.unlowered.items())
+        return text + why + (f"\n{self.hint}" if self.reasons and self.hint else "")

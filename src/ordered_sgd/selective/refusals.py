@@ -49,8 +49,15 @@ def refuse_coupling(
             origin = node if node.target is not operator.getitem else node.args[0]
             if any(word in name_of(origin) for word in _BATCH_NORM) and lenient:
                 continue
+            if _over_samples(origin):
+                raise NoPlanError(f"{origin.meta['original_aten']} takes statistics over the batch")
             raise NoPlanError(f"{name_of(origin)} loses the batch dimension")
     return lenient
+
+
+def _over_samples(node: fx.Node) -> bool:
+    """Whether a node is a part of batch_norm, which was traced as its parts."""
+    return any(word in str(node.meta.get("original_aten")) for word in _BATCH_NORM)
 
 
 def _in_training(node: fx.Node) -> bool:

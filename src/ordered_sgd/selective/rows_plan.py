@@ -66,6 +66,8 @@ class RowsPlan:
         The coarsest that the backward computes in, as under autocast: what rounding may do goes by it.
     untied
         The inputs have batch sizes of their own, and that is in the way: the graph has to know that they are equal.
+    symbol
+        That of the batch size; None if there is no plan.
     """
 
     arguments: list[BatchDim | str | None]
@@ -79,6 +81,7 @@ class RowsPlan:
     dtype: torch.dtype = torch.float32
     untied: bool = False
     aside: frozenset[int] = frozenset()
+    symbol: sympy.Symbol | None = None
 
 
 def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -88,7 +91,7 @@ def make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: b
     except NoPlanError as error:
         primals = [node for node in forward.graph.nodes if node.op == "placeholder"]
         untied = len(first_symbols(primals)) > 1
-        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error), untied=untied)
+        return RowsPlan([], [], [], [], {}, (0, 0, 1), reason=str(error), dtype=_coarsest(backward), untied=untied)
 
 
 def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: bool) -> RowsPlan:
@@ -144,16 +147,19 @@ def _make_plan(forward: fx.GraphModule, backward: fx.GraphModule, *, batchnorm: 
         symbols=_symbols(inputs, symbol),
         batch=(first, place.dim, plain(place.a * place.b)),
         lenient=lenient,
-        dtype=max(_dtypes(backward), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32),
+        dtype=_coarsest(backward),
         aside=frozenset(i for i, answer in zip(tangents, answers, strict=True) if _has_no_part(answer, symbol)),
         untied=mixes(forward, others | {symbol})
         or any(batch_dims(answer.meta["val"], other) for answer in answers for other in others),
+        symbol=symbol,
     )
 
 
-def _dtypes(graph: fx.GraphModule) -> set[torch.dtype]:
+def _coarsest(graph: fx.GraphModule) -> torch.dtype:
+    """The coarsest dtype that a graph computes in."""
     values = (value for node in graph.graph.nodes for value in tensors_of(node.meta.get("val")))
-    return {value.dtype for value in values if value.is_floating_point()}
+    dtypes = {value.dtype for value in values if value.is_floating_point()}
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
 def _batch_symbol(tangents: Sequence[fx.Node], primals: Sequence[fx.Node]) -> sympy.Symbol:

@@ -36,13 +36,21 @@ class SplitBackward:
     check
         Compares the gradient of some rows with that of the whole graph, before the first step that skips rows and every
         `verify_every` times after it (0: never again); returns why they differ, or None.
+    lowered
+        What runs in place of the graph, except in comparisons; None: the graph, node by node.
     """
 
     def __init__(
-        self, graph: fx.GraphModule, plan: RowsPlan, report: BackwardReport, check: Check, verify_every: int = 0
+        self,
+        graph: fx.GraphModule,
+        plan: RowsPlan,
+        report: BackwardReport,
+        check: Check,
+        verify_every: int = 0,
+        lowered: Callable[..., Any] | None = None,
     ) -> None:
         self.graph, self.plan, self.report = graph, plan, report
-        self._check, self._verify_every = check, verify_every
+        self._check, self._verify_every, self._lowered = check, verify_every, lowered
         self._calls = 0
 
     def __call__(self, *arguments: Any) -> Any:
@@ -67,7 +75,7 @@ class SplitBackward:
         self._calls += 1
         if plan.reason is None:
             try:
-                results = self.of_rows(arguments, rows)
+                results = self.of_rows(arguments, rows, self._lowered)
             except FAILURES as error:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
@@ -81,7 +89,7 @@ class SplitBackward:
     def _whole(self, arguments: Any) -> Any:
         """The results of the whole graph; if it fails, the model is plain from its next call on."""
         try:
-            return self.graph(*arguments)
+            return (self._lowered or self.graph)(*arguments)
         except FAILURES as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -93,9 +101,7 @@ class SplitBackward:
 
     def batch_size(self, arguments: Any) -> int:
         """Samples in the batch, as the arguments have it."""
-        argument, dim, factor = self.plan.batch
-        size: int = arguments[argument].shape[dim]
-        return size // _number(factor, sizes_of(arguments, self.plan))
+        return batch_size(arguments, self.plan)
 
     def of_rows(self, arguments: Any, rows: Tensor, run: Callable[..., Any] | None = None) -> list[Any]:
         """The results of the graph with the given rows alone; those that carry the batch have zeros elsewhere.
@@ -191,6 +197,13 @@ def _only_first(part: Tensor, place: BatchDim, values: dict[Any, int]) -> Tensor
     part = part.unflatten(place.dim, (a, 2, b)).clone()
     part.select(place.dim + 1, 1).zero_()
     return part.flatten(place.dim, place.dim + 2)
+
+
+def batch_size(arguments: Any, plan: RowsPlan) -> int:
+    """Samples in the batch, as the arguments of a backward graph have it."""
+    argument, dim, factor = plan.batch
+    size: int = arguments[argument].shape[dim]
+    return size // _number(factor, sizes_of(arguments, plan))
 
 
 def sizes_of(arguments: Any, plan: RowsPlan) -> dict[Any, int]:

@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.lab.bench.subjects import ROWS
+from ordered_sgd.lab.bench.subjects import ON_REQUEST, ROWS
 from ordered_sgd.lab.report.step_bench import _BARS, draw_step_bench, step_bench_markdown, step_bench_page
 
 SPEEDS = {
@@ -44,7 +44,7 @@ def test_columns_that_are_missing_after_an_interruption_are_left_out(tmp_path: P
 
 
 def test_every_step_has_a_bar_of_its_own_colour(tmp_path: Path) -> None:
-    assert set(_BARS) == set(ROWS) - {"sgd"}
+    assert set(_BARS) == {*ROWS, *ON_REQUEST} - {"sgd"}
     assert len(set(_BARS.values())) == len(_BARS)
 
 

@@ -25,7 +25,7 @@ import torch
 from ordered_sgd.engines import ENGINES
 from ordered_sgd.errors import ArgumentError, TrapWarning, message
 from ordered_sgd.lab.bench.probe import Probe, probe_apart
-from ordered_sgd.lab.bench.subjects import BACKPROP, ROWS, SGD, Subjects
+from ordered_sgd.lab.bench.subjects import BACKPROP, COMPILED_SGD, ROWS, SGD, Subjects
 from ordered_sgd.lab.bench.timing import Timing, every, finisher, interleave, threads_of_torch
 from ordered_sgd.lab.bench.workloads import WORKLOADS
 from ordered_sgd.lab.experiments.store import processor
@@ -46,7 +46,8 @@ class StepRow:
     model, threads, s, q
         What was measured.
     row
-        The kind of step: ``sgd``, an engine, ``selective`` (a plain loop after `selective_backward`),
+        The kind of step: ``sgd``, an engine, ``selective`` (a plain loop after `selective_backward`), ``compiled-sgd``
+        (after `torch.nn.Module.compile`), ``selective-compiled`` (``selective_backward(model, compile=True)``),
         ``selective-backprop`` (at q = s/2 only), ``limit-a`` or ``limit-b``.
     ran, why
         The engine that ran, and why it was another than the one asked for; empty where there is nothing to say.
@@ -111,7 +112,7 @@ class BenchPlan:
     probe
         Whether to find saved bytes, peak memory and compile seconds too, in a process for each.
     rows
-        Kinds of step, from `ROWS`; ``sgd`` must be one of them, because speed-ups are over it.
+        Kinds of step, from `ROWS` and `ON_REQUEST`; ``sgd`` must be one of them, because speed-ups are over it.
     device
         Where models and batches are, as torch names it.
     """
@@ -251,7 +252,7 @@ def rows_at(s: int, q: int, rows: Sequence[str] = ROWS) -> list[str]:
 
 def kept_by(name: str, s: int, q: int) -> int:
     """How many samples a step of this name keeps in the column of q."""
-    return s if name == SGD else q
+    return s if name in (SGD, COMPILED_SGD) else q
 
 
 def limit_seconds(median: dict[str, float]) -> dict[str, float]:

@@ -23,12 +23,15 @@ from ordered_sgd.step import OrderedStep, StepRecord
 
 SGD, SELECTIVE, MEMORY, BACKPROP = "sgd", "selective", "memory", "selective-backprop"
 ROWS = (SGD, "dense", SELECTIVE, "rows", "twopass", "auto", MEMORY, BACKPROP)
+COMPILED_SGD, COMPILED = "compiled-sgd", "selective-compiled"
+ON_REQUEST = (COMPILED_SGD, COMPILED)  # inductor takes up to a minute for each model
 WHOLE = "whole"  # what ran in a selective step that left no sample out
 CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
 
 EXACT = (
     "dense",
     SELECTIVE,
+    COMPILED,
     "rows",
     "twopass",
     "auto",
@@ -82,7 +85,7 @@ class Subjects:
     s
         Batch size.
     names
-        Which of `ROWS`; all when not given.
+        Which of `ROWS` and `ON_REQUEST`; all of `ROWS` when not given.
     device
         Where models and batches are.
 
@@ -182,10 +185,12 @@ class Subjects:
         model, workload = self._copy(), self.workload
         self.models[name] = model
         optimizer, norm = workload.optimizer(model), workload.max_grad_norm
-        if name == SGD:
+        if name == COMPILED_SGD:
+            model.compile()
+        if name in (SGD, COMPILED_SGD):
             return lambda x, y, _: sgd_step(model, workload.mean_loss, optimizer, x, y, max_grad_norm=norm)
-        if name == SELECTIVE:
-            selective_backward(model)
+        if name in (SELECTIVE, COMPILED):
+            selective_backward(model, compile=name == COMPILED)
             return lambda x, y, _: plain_loop_step(
                 model, workload.criterion, optimizer, x, y, q=self.q, max_grad_norm=norm
             )
@@ -229,8 +234,8 @@ class Subjects:
 
     def ran(self, name: str) -> tuple[str, str]:
         """The engine that runs in a step of this name, and why, where it is another than was asked for."""
-        if name == SELECTIVE:
-            return self._ran_selectively()
+        if name in (SELECTIVE, COMPILED):
+            return self._ran_selectively(name)
         if name not in self.steps:
             return name, ""
         record: StepRecord = self.calls[name]()
@@ -238,14 +243,14 @@ class Subjects:
             record = self.calls[name]()  # that may have been an audit
         return record.engine, self.steps[name].why or ""
 
-    def _ran_selectively(self) -> tuple[str, str]:
+    def _ran_selectively(self, name: str) -> tuple[str, str]:
         """Whether a step of the selective model leaves samples out, and why not."""
-        report = explain_backward(self.models[SELECTIVE])
+        report = explain_backward(self.models[name])
         skipping, reasons = report.skipping, dict(report.reasons)
-        self.calls[SELECTIVE]()
+        self.calls[name]()
         if report.plain is not None:
             return "plain", report.plain
         if report.skipping > skipping:
-            return SELECTIVE, ""
+            return (SELECTIVE, "; ".join(report.unlowered)) if report.unlowered else (name, "")
         why = [reason for reason, count in report.reasons.items() if count > reasons.get(reason, 0)]
         return WHOLE, "; ".join(why) or "every sample has a gradient"

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from ordered_sgd.lab.bench.step_cost import BenchPlan, StepRow
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-_OWN_LIMIT = {"selective": "limit-b", "rows": "limit-b", "twopass": "limit-a"}
-_SHORT = {"selective-backprop": "select. backprop"}  # for terminals of 80 columns
+_OWN_LIMIT = {"selective": "limit-b", "selective-compiled": "limit-b", "rows": "limit-b", "twopass": "limit-a"}
+_SHORT = {
+    "selective-backprop": "select. backprop",
+    "selective-compiled": "select. compiled",
+}  # for terminals of 80 columns
 _OF = {"limit-a": "of_limit_a", "limit-b": "of_limit_b"}
 
 
@@ -42,7 +45,9 @@ command.add_command(page)
 
 @command.command(context_settings=_HELP)
 @click.option("--models", default=None, help="Names separated by commas, e.g. lenet,vit; all if not given.")
-@click.option("--rows", default=None, help="Kinds of step beside sgd, e.g. selective,rows; all if not given.")
+@click.option(
+    "--rows", default=None, help="Kinds of step beside sgd, e.g. selective,rows; all but compiled ones if not given."
+)
 @click.option("--s", type=int, default=64, show_default=True, help="Samples in a mini-batch.")
 @click.option("--q", "qs", type=Counts(), default=None, help="Samples kept, e.g. 32,16; s, s/2 ... s/16 if not given.")
 @click.option("--threads", type=Counts(), default=None, help="Numbers of threads, e.g. 1,2; one and all if not given.")
@@ -67,12 +72,13 @@ def step(
 ) -> None:
     """What a training step costs with each engine.
 
-    Compares the engines, and a plain loop after selective_backward, with plain SGD (the same model in its best layout,
-    fused optimizer), with Selective Backprop, and with two limits: limit-a = forward of s without a graph + SGD step of
-    q; limit-b = forward of s with a graph + backward of q + update. All are measured in turn in one run. Writes JSON as
-    it goes, and a bar chart as PNG and SVG at the end; Ctrl-C keeps what is there, and --resume goes on from it. The
-    engine with a memory scores 3q candidates and four others. The model bert needs Transformers and is left out where
-    it is not installed. Keep the machine quiet.
+    Compares the engines, and a plain loop after selective_backward, with plain SGD (the same model in its best
+    layout, fused optimizer), with Selective Backprop, and with two limits: limit-a = forward of s without a graph +
+    SGD step of q; limit-b = forward of s with a graph + backward of q + update. All are measured in turn in one
+    run. Writes JSON as it goes, and a bar chart as PNG and SVG at the end; Ctrl-C keeps what is there, and --resume
+    goes on from it. The engine with a memory scores 3q candidates and four others. Two more rows, compiled-sgd and
+    selective-compiled, run models that inductor compiles; only --rows names them, because that takes minutes. The
+    model bert needs Transformers and is left out where it is not installed. Keep the machine quiet.
 
     Every gradient is compared with autograd's for the whole batch, and the largest relative error is shown and
     recorded. With --device the models train on an accelerator, and the clock stops when it has finished; the JSON file
@@ -122,7 +128,7 @@ def _plan(
     import torch
 
     from ordered_sgd.lab.bench.step_cost import BenchPlan, check_device, default_qs
-    from ordered_sgd.lab.bench.subjects import ROWS, SGD
+    from ordered_sgd.lab.bench.subjects import ON_REQUEST, ROWS, SGD
     from ordered_sgd.lab.bench.workloads import WORKLOADS, installed
 
     check_device(device, where)
@@ -133,10 +139,10 @@ def _plan(
             require(WORKLOADS[name].needs, extra="huggingface", where=where)
     kinds = set(ROWS) if rows is None else {SGD, *(name.strip() for name in rows.split(","))}
     for name in sorted(kinds):
-        check_choice(where, "--rows", name, ROWS, "Leave it out for all.")
+        check_choice(where, "--rows", name, (*ROWS, *ON_REQUEST), "Leave it out for those that compile fast.")
     both = (1, torch.get_num_threads()) if device == "cpu" else (torch.get_num_threads(),)
     counts = threads or tuple(dict.fromkeys(both))
-    in_order = [name for name in ROWS if name in kinds]
+    in_order = [name for name in (*ROWS, *ON_REQUEST) if name in kinds]
     return BenchPlan(
         names,
         s=s,

@@ -17,10 +17,14 @@ _BARS = {  # neighbours differ in brightness too
     "auto": _GREEN,
     "selective-backprop": _PURPLE,
     "memory": _ORANGE,
+    "compiled-sgd": "#444444",
+    "selective-compiled": "#b8b800",
 }
 _LIMITS = {"limit-a": "-", "limit-b": ":"}
 _LABELS = {
     "selective": "plain loop, selective_backward",
+    "compiled-sgd": "SGD, compiled model",
+    "selective-compiled": "plain loop, selective_backward, compiled model",
     "memory": "memory, 3q candidates",
     "selective-backprop": "Selective Backprop, half kept",
     "limit-a": "limit of two passes",
