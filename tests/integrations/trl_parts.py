@@ -10,6 +10,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig
 
+from ordered_sgd.integrations.trl import OrderedSFTTrainer
 from tests.integrations.huggingface_parts import WORDS
 from tests.integrations.language_parts import model_of, rows_of
 
@@ -45,7 +46,9 @@ def fit(kind: Any, name: str, folder: Path, *, settings: dict[str, Any] | None =
         train_sampling_strategy="sequential",
         **(quiet | (settings or {})),
     )
-    given = {"train_dataset": data(), "eval_dataset": data(), "processing_class": tokenizer()}
+    if kind is OrderedSFTTrainer:
+        options = {"selective": False} | options  # which takes seconds to compile
+    given: dict[str, Any] = {"train_dataset": data(), "eval_dataset": data(), "processing_class": tokenizer()}
     trainer = kind(model, arguments, **given, optimizers=(optimizer, constant), **options)
     trainer.train()
     return trainer

@@ -55,6 +55,8 @@ class BackwardReport:
         Whether torch.compile leaves a part of the model alone, which is then computed for all samples.
     plain : str or None
         Why the model runs as without `selective_backward`; None if it does not.
+    quiet : bool
+        Whether to log what would else be a warning: in a trainer, which turns it on by itself.
     """
 
     name: str = "selective_backward"
@@ -68,6 +70,7 @@ class BackwardReport:
     reasons: dict[str, int] = field(default_factory=dict)
     eager: bool = False
     plain: str | None = None
+    quiet: bool = False
 
     def some(self, rows: int, s: int) -> None:
         """A pass computed some rows of a batch of s."""
@@ -94,7 +97,15 @@ class BackwardReport:
 
     def warn_of(self, coupling: str) -> None:
         """Warn that samples influence each other."""
-        warn(message(self.name, "samples", "not influence each other", coupling, f"{self.remedy} {self.hint}".strip()))
+        remedy = f"{self.remedy} {self.hint}".strip()
+        self.warn(message(self.name, "samples", "not influence each other", coupling, remedy))
+
+    def warn(self, text: str) -> None:
+        """Warn, or log it where nobody has asked for selective backward passes."""
+        if self.quiet:
+            log.info(text)
+        else:
+            warn(text)
 
     def __str__(self) -> str:
         if self.plain is not None:
