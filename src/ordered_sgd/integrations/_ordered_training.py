@@ -91,6 +91,7 @@ class OrderedTraining:
             return updates.backward(model, trainer.accelerator.scaler)
         except NotByUnitError as reason:
             waiting = updates.give_up(str(reason))
+            self._rule.selective.leave(str(reason))
         losses = []
         for part in waiting:
             with nullcontext() if part is waiting[-1] else trainer.accelerator.no_sync(model):

@@ -150,7 +150,7 @@ class WholeUpdates:
             self.scoring = False
         (units,) = found
         if not torch.allclose(losses, units.values, rtol=0, atol=0, equal_nan=True):
-            raise NotByUnitError("the loss has a part that is not one of samples, as that of a router")
+            raise NotByUnitError("the loss has a part that is not that of single samples, as of a router")
         if torch.is_grad_enabled():
             self._computed += losses.shape[0]
         if len(self._units) < len(self.waiting):  # later ones are run again
