@@ -129,6 +129,19 @@ def test_a_classifier_skips_samples_however_it_is_trained(
     compare(parts, leaf, tmp_path, lambda: parts.model_for("sequence"), rows, settings=settings)
 
 
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_bit_by_bit(parts: Any, leaf: Any, language: Any, tmp_path: Path) -> None:
+    def run(folder: str, **options: Any) -> Any:
+        model, rows = language.model_of("GPT2, tied, with dropout"), language.rows_of("GPT2", n=32)
+        options |= {"kind": leaf.OrderedTrainer, "q": 2, "unit": "sample", "selective": True}
+        return parts.fit(model, rows, tmp_path / folder, **options)
+
+    whole = run("whole", settings={"save_strategy": "steps", "save_steps": 3})
+    resumed = run("resumed", resume=str(tmp_path / "whole" / "checkpoint-3"))
+    assert (whole.backward_ran, resumed.backward_ran) == (KEPT, KEPT)
+    assert torch.equal(weights(resumed.model), weights(whole.model))
+
+
 def compiled(model: nn.Module) -> None:
     model.compile(backend="eager")
 
