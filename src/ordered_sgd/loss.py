@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,9 +162,28 @@ class OrderedLoss(nn.Module):
         if policy.adaptive.counts_answers:
             correct = count_correct(*args, *kwargs.values(), like=losses, valid=valid)
             counted = torch.full((), losses.numel(), device=losses.device) if valid is None else valid.sum()
+        if self.group is not None and values.shape != losses.shape:
+            correct = None  # answers are counted by element
+        again = None if not twice else partial(self._mean_of_kept, args=args, sample_weight=sample_weight, valid=valid)
+        return self._reduced(values, units, correct, counted, masked=mask is not None, again=again)
+
+    def _reduced(
+        self,
+        values: Tensor,
+        units: Tensor | None,
+        correct: Tensor | None,
+        counted: Tensor | None,
+        *,
+        masked: bool,
+        again: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The ordered loss of unit losses, of which some may not be valid; the rule sees them and the right answers.
+
+        `again` gives the mean loss of rows with its graph, where the values have none.
+        """
+        policy = self._policy
         if self.group is not None:
-            mine = values.flatten() if units is None else values[units]
-            return self._over_ranks(mine, correct if values.shape == losses.shape else None, masked=mask is not None)
+            return self._over_ranks(values.flatten() if units is None else values[units], correct, masked=masked)
         s = values.shape[1:].numel() if self.within == "sample" else values.numel()
         if s == 0:  # every element of every group is masked
             return mean_of_units(values, units, 1.0, where=self._where)
@@ -174,13 +194,13 @@ class OrderedLoss(nn.Module):
         trim = policy.trim_now
         if units is None and self.unit == "sample":
             rows = policy.choose(values.detach())
-            kept = self._mean_of_kept(rows, args, sample_weight, valid) if twice else mean_of_rows(values, rows)
+            kept = mean_of_rows(values, rows) if again is None else again(rows)
             return mixed(kept, values, trim, self.mix)
         draw = policy.draw if policy.selection == "random" else None
         q = policy.adaptive.level(s, share=self.unit != "sample")
-        if twice:
+        if again is not None:
             rows = kept_rows(values if draw is None else draw(values), units, q, trim, self._where)
-            return mixed(self._mean_of_kept(rows, args, sample_weight, valid), values, trim, self.mix, units)
+            return mixed(again(rows), values, trim, self.mix, units)
         return mean_of_units(
             values, units, q, within=self.within, trim=trim, mix=self.mix, draw=draw, where=self._where
         )
@@ -222,6 +242,7 @@ class OrderedLoss(nn.Module):
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
         settings = {**policy.settings(), "unit": self.unit, "mix": self.mix, "cap": self.cap}
         joined = join(losses, correct, self.group, self._where, settings=settings, empty=may_be_empty)
+        self._saw(joined.losses)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             policy.see(s)
@@ -230,6 +251,9 @@ class OrderedLoss(nn.Module):
         q = resolve_q(policy.adaptive.level(s, share=True), s, self._where) if share else None
         rows = policy.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
         return mean_over_ranks(losses, rows, joined, trim=policy.trim_now, mix=self.mix)
+
+    def _saw(self, losses: Tensor) -> None:
+        """The valid losses of all ranks, for those who keep a record."""
 
     def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One loss per unit, capped, and which are valid."""

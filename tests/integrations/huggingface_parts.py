@@ -71,6 +71,7 @@ def fit(
     resume: Any = False,
     compute_loss_func: Any = None,
     settings: dict[str, Any] | None = None,
+    selective: bool = False,  # which takes seconds to compile
     **options: Any,
 ) -> Any:
     """The trainer, trained; batches come in the order of the rows."""
@@ -88,7 +89,10 @@ def fit(
     )
     if compute_loss_func is not None:
         options |= {"compute_loss_func": compute_loss_func}
-        options |= {"callbacks": [OrderedRule(compute_loss_func)]} if kind is not OrderedTrainer else {}
+        if kind is not OrderedTrainer:
+            options |= {"callbacks": [OrderedRule(compute_loss_func, selective)]}
+    if kind is OrderedTrainer:
+        options |= {"selective": selective}
     trainer = kind(model, arguments, train_dataset=rows, optimizers=(optimizer, constant), **options)
     trainer.train(resume_from_checkpoint=resume or None)
     return trainer

@@ -70,6 +70,42 @@ def by_head(folder: Path) -> dict[str, Any]:
     return by_huggingface(folder, "causal")
 
 
+def by_samples(folder: Path, parts: int = 1) -> dict[str, Any]:
+    """Whole samples, whose backward pass is selective, or that are ordered over several micro-batches."""
+    model, alone = huggingface_parts.model_for("sequence"), huggingface_parts.model_for("sequence")
+    rows, plain, ordered = huggingface_parts.rows_for("sequence", n=32), [], []
+    loss_fn, optimizer = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=0.25), sgd(alone)
+    for start in [*range(0, 32, 8 * parts)] * 2:
+        update = rows[start : start + 8 * parts]
+        inputs = {name: torch.stack([row[name] for row in update]) for name in update[0]}
+        labels = inputs.pop("labels")
+        logits = alone(**inputs).logits
+        plain.append(nn.functional.cross_entropy(logits, labels).item())
+        optimizer.zero_grad()
+        loss = loss_fn(logits, labels)
+        loss.backward()
+        optimizer.step()
+        ordered.append(loss.item())
+    settings = {"ddp_backend": "gloo", "logging_strategy": "epoch"}
+    options: dict[str, Any] = {"batch": 4, "parts": parts, "settings": settings, "selective": parts == 1}
+    trainer = huggingface_parts.fit(model, rows, folder, kind=OrderedTrainer, q=0.25, **options)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    found = [(entry["loss"], entry["ordered/mean_loss"], entry["ordered/q"]) for entry in logged]
+    half = len(plain) // 2
+    expected = [
+        (sum(ordered[i : i + half]) / half, sum(plain[i : i + half]) / half, 2 * parts)
+        for i in range(0, 2 * half, half)
+    ]
+    same = torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-4)
+    computed = logged[0]["ordered/computed"] < 1 and trainer.backward_ran == "only kept samples"
+    over = trainer.ordered_over == ("whole updates" if parts > 1 else None)
+    return {"error": difference(model, outcome(alone, loss_fn).weights), "same": same and computed and over}
+
+
+def by_updates(folder: Path) -> dict[str, Any]:
+    return by_samples(folder, parts=4)
+
+
 def by_accelerate(folder: Path) -> dict[str, Any]:
     expected = plain_loop(Task({"q": RULE}, folder, epochs=3))
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
@@ -89,6 +125,7 @@ def main(folder: Path) -> None:
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     torch.set_num_threads(1)
     trainers = {"lightning": by_lightning, "huggingface": by_huggingface, "head": by_head, "accelerate": by_accelerate}
+    trainers |= {"samples": by_samples, "updates": by_updates}
     results = {name: train(folder / name) for name, train in trainers.items()}
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, results)

@@ -74,16 +74,39 @@ def ordered_by_hand(
         optimizer.step()
 
 
-@pytest.mark.parametrize(
-    ("task", "unit"), [("sequence", "label"), ("token", "label"), ("causal", "label"), ("causal", "sequence")]
-)
-def test_the_q_largest_of_each_micro_batch_are_weighted_by_its_share_of_the_labels(
+@pytest.mark.parametrize("task", ["token", "causal"])
+def test_the_q_largest_tokens_of_each_micro_batch_are_weighted_by_its_share_of_the_labels(
+    task: str, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    found, expected, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=28)
+    ordered_by_hand(expected, rows, task, 0.5, batch=4, parts=2, unit="label")  # the last update has one part, not two
+    trainer = parts.fit(found, rows, tmp_path, kind=leaf.OrderedTrainer, q=0.5, batch=4, parts=2)
+    assert trainer.ordered_over == "micro-batches: tokens are ordered"
+    close(found, expected)
+
+
+@pytest.mark.parametrize(("task", "unit"), [("sequence", "label"), ("causal", "sequence")])
+def test_a_trainer_of_ones_own_orders_samples_in_each_micro_batch(
     task: str, unit: str, parts: Any, leaf: Any, tmp_path: Path
 ) -> None:
     found, expected, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=28)
-    ordered_by_hand(expected, rows, task, 0.5, batch=4, parts=2, unit=unit)  # the last update has one part, not two
-    how = {"unit": "sample"} if unit == "sequence" else {}
-    parts.fit(found, rows, tmp_path, kind=leaf.OrderedTrainer, q=0.5, batch=4, parts=2, **how)
+    ordered_by_hand(expected, rows, task, 0.5, batch=4, parts=2, unit=unit)
+    loss_func = leaf.OrderedLossFunc(task, q=0.5, unit="sample")
+    parts.fit(found, rows, tmp_path, compute_loss_func=loss_func, batch=4, parts=2)
+    close(found, expected)
+
+
+@pytest.mark.parametrize(("task", "unit"), [("sequence", "label"), ("causal", "sequence")])
+def test_the_q_largest_samples_are_those_of_the_whole_update(
+    task: str, unit: str, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    found, expected, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=36)
+    ordered_by_hand(expected, rows, task, 0.25, batch=16, parts=1, unit=unit)  # the last update has one part, not four
+    options = {"unit": "sample", "batch": 4, "parts": 4, "settings": {"logging_strategy": "steps", "logging_steps": 1}}
+    trainer = parts.fit(found, rows, tmp_path, kind=leaf.OrderedTrainer, q=0.25, **options)
+    assert trainer.ordered_over == "whole updates"
+    assert trainer.backward_ran == "only kept samples"
+    assert trainer.state.log_history[0]["ordered/computed"] < 1
     close(found, expected)
 
 
@@ -109,26 +132,31 @@ def test_evaluation_is_the_plain_mean_and_is_not_seen_by_the_rule(parts: Any, le
     assert trainer.ordered.loss_fn.q == -(-trainer.ordered.loss_fn.policy.adaptive.s // 4)
 
 
-def test_q_and_the_plain_loss_are_logged_beside_the_ordered_one(parts: Any, leaf: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_q_and_both_losses_are_logged_on_one_scale(own: bool, parts: Any, leaf: Any, tmp_path: Path) -> None:
+    """`own`: in an `OrderedTrainer`, which orders whole updates; else micro-batches of four."""
     settings = {"logging_strategy": "steps", "logging_steps": 6}
     model, other = parts.model_for("sequence"), parts.model_for("sequence")
-    rows = parts.rows_for("sequence")
-    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": leaf.OrderedLossFunc("sequence", q=3)}
-    trainer = parts.fit(model, rows, tmp_path, settings=settings, batch=4, parts=2, epochs=1, **options)
-    logged = trainer.state.log_history[0]
+    rows, loss_func = parts.rows_for("sequence"), leaf.OrderedLossFunc("sequence", q=3)
+    options = {"kind": leaf.OrderedTrainer} if own else {}
+    options |= {"settings": settings, "compute_loss_func": loss_func, "batch": 4, "parts": 2, "epochs": 1}
+    trainer = parts.fit(model, rows, tmp_path, **options)
+    logged, size = trainer.state.log_history[0], 8 if own else 4
+    if not own:
+        logged = {**logged, **loss_func.numbers()}
     loss_fn, optimizer, plain, ordered = OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=3), sgd(other), [], []
     for start in range(0, 48, 8):
         optimizer.zero_grad()
-        for half in (rows[start : start + 4], rows[start + 4 : start + 8]):
-            inputs = {name: torch.stack([row[name] for row in half]) for name in half[0]}
+        for part in (rows[i : i + size] for i in range(start, start + 8, size)):
+            inputs = {name: torch.stack([row[name] for row in part]) for name in part[0]}
             labels = inputs.pop("labels")
             logits = other(**inputs).logits
             plain.append(F.cross_entropy(logits, labels).item())
             ordered.append(loss_fn(logits, labels))
-            (ordered[-1] / 2).backward()
+            (ordered[-1] * size / 8).backward()
         optimizer.step()
     assert logged["ordered/q"] == 3
-    assert logged["ordered/mean_loss"] == pytest.approx(sum(plain) / 12, rel=1e-5)
+    assert logged["ordered/mean_loss"] == pytest.approx(sum(plain) / len(plain), rel=1e-5)
     assert logged["loss"] == pytest.approx(torch.stack(ordered).mean().item(), rel=1e-5)
 
 

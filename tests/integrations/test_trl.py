@@ -57,6 +57,40 @@ def test_sequences_without_padding_end_at_the_same_weights(parts: Any, leaf: Any
     close(joined, padded)
 
 
+@pytest.mark.parametrize("name", ["Llama", "Llama with LoRA"])
+def test_the_largest_sequences_are_those_of_a_whole_update(name: str, parts: Any, leaf: Any, tmp_path: Path) -> None:
+    from trl import SFTTrainer
+
+    one_batch = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    options = {"q": 0.25, "unit": "sample"}
+    found = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, **options)
+    expected = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, **options, settings=one_batch)
+    assert (found.loss_from, found.ordered_over, expected.ordered_over) == (HEAD, "whole updates", None)
+    assert found.backward_ran == "only kept samples"
+    close(found, expected)
+    plain = parts.fit(SFTTrainer, name, tmp_path)
+    for key in ("loss", "ordered/mean_loss", "num_tokens"):
+        other = plain if key == "num_tokens" else expected
+        values = [[log[key] for log in trainer.state.log_history if "loss" in log] for trainer in (found, other)]
+        assert values[0] == pytest.approx(values[1], rel=1e-5), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["GPT2, tied, with dropout", "Llama with LoRA"])
+def test_the_backward_pass_skips_sequences(name: str, parts: Any, leaf: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"q": 0.25, "unit": "sample", "settings": {"gradient_accumulation_steps": 1}}
+    found = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, **options, selective=True)
+    expected = parts.fit(leaf.OrderedSFTTrainer, name, tmp_path, **options)
+    assert (found.loss_from, found.backward_ran) == (HEAD, "only kept samples")
+    assert found.state.log_history[0]["ordered/computed"] == 0.25
+    close(found, expected)
+
+
+def test_a_router_s_loss_needs_all_samples(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    trainer = parts.fit(leaf.OrderedSFTTrainer, "Mixtral, with a router", tmp_path, q=0.5, unit="sample")
+    assert trainer.ordered_over == "micro-batches: the router's loss needs all samples"
+
+
 def test_metrics_of_all_logits_are_logged_in_evaluation_only(parts: Any, leaf: Any, tmp_path: Path) -> None:
     trainer = parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3)
     assert {"loss", "ordered/q", "ordered/mean_loss", "num_tokens"} <= set(trainer.state.log_history[0])

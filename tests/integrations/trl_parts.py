@@ -10,6 +10,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig
 
+from ordered_sgd.integrations.trl import OrderedSFTTrainer
 from tests.integrations.huggingface_parts import WORDS
 from tests.integrations.language_parts import model_of, rows_of
 
@@ -35,17 +36,18 @@ def fit(kind: Any, name: str, folder: Path, *, settings: dict[str, Any] | None =
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "log_level": "error", "use_cpu": True}
     quiet |= {"save_strategy": "no", "logging_steps": 1, "max_grad_norm": 0.0, "bf16": False, "max_length": None}
+    quiet |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     arguments = SFTConfig(
         str(folder),
         num_train_epochs=2,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
         gradient_checkpointing=False,
         completion_only_loss=True,
         train_sampling_strategy="sequential",
         **(quiet | (settings or {})),
     )
-    given = {"train_dataset": data(), "eval_dataset": data(), "processing_class": tokenizer()}
+    if kind is OrderedSFTTrainer:
+        options = {"selective": False} | options  # which takes seconds to compile
+    given: dict[str, Any] = {"train_dataset": data(), "eval_dataset": data(), "processing_class": tokenizer()}
     trainer = kind(model, arguments, **given, optimizers=(optimizer, constant), **options)
     trainer.train()
     return trainer

@@ -189,6 +189,16 @@ def logits_of(outputs: Any) -> Any:
     return outputs["logits"] if isinstance(outputs, dict) else outputs[0]
 
 
+def body_of(model: Any) -> nn.Module | None:
+    """The module of a language model that computes the input of its output layer; None if it has no such part."""
+    layer = _output_layer(model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # inside an adapter of peft
+    body = getattr(inner, "base_model", None)
+    if layer is None or not isinstance(body, nn.Module) or any(module is layer for module in body.modules()):
+        return None
+    return body
+
+
 def _output_layer(model: nn.Module) -> nn.Module | None:
     inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
     try:

@@ -105,9 +105,14 @@ class OrderedLossFunc:
             dist.all_reduce(valid, group=group)
             valid = valid / group.size()  # Trainer multiplies by the number of processes
         weight = valid / torch.as_tensor(in_all, device=valid.device).clamp(min=1)
-        if training and self.loss_fn.mean_loss is not None:
-            self._sums = [self._sums[0] + self.loss_fn.mean_loss * weight, self._sums[1] + weight]
+        if training:
+            self.saw(weight)
         return weight
+
+    def saw(self, weight: Tensor | float) -> None:
+        """Count the last plain mean for the log, with a weight."""
+        if self.loss_fn.mean_loss is not None:
+            self._sums = [self._sums[0] + self.loss_fn.mean_loss * weight, self._sums[1] + weight]
 
     def _router_loss(self, outputs: Any) -> Tensor | float:
         """The loss that keeps a mixture of experts balanced, which is the same for every q; 0 for other models.

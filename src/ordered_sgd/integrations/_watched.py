@@ -2,8 +2,9 @@
 
 import copy
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,26 @@ def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
     return copied
 
 
+class UnitLosses(NamedTuple):
+    """Losses of the units of a batch, which are valid (None: all), and the right answers of how many, if counted."""
+
+    values: Tensor
+    valid: Tensor | None
+    correct: Tensor | None
+    counted: Tensor | None
+
+    @classmethod
+    def joined(cls, parts: "Sequence[UnitLosses]") -> "UnitLosses":
+        """Those of several batches as one."""
+        values = torch.cat([part.values for part in parts])
+        valid = [torch.ones_like(p.values, dtype=torch.bool) if p.valid is None else p.valid for p in parts]
+        known = [(p.correct, p.counted) for p in parts if p.correct is not None and p.counted is not None]
+        if len(known) < len(parts):
+            return cls(values, torch.cat(valid), None, None)
+        correct, counted = (torch.stack(numbers).sum() for numbers in zip(*known, strict=True))
+        return cls(values, torch.cat(valid), correct, counted)
+
+
 class WatchedLoss(OrderedLoss):
     """An `OrderedLoss` that keeps both means of the last training batch, and refuses a rule that would see nothing.
 
@@ -52,16 +73,61 @@ class WatchedLoss(OrderedLoss):
     samples: int = 0
     kept_q: int | None = None
     counting: bool = True
+    _found: list[UnitLosses] | None = None  # where losses go that are not reduced
 
     @property
     def policy(self) -> Policy:
         """How many are kept and which, with the state that a checkpoint carries."""
         return self._policy
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The ordered loss; see `OrderedLoss`."""
-        loss = super().forward(*args, **kwargs)
-        if not self.training or not torch.is_grad_enabled():
+    @property
+    def ignored(self) -> int | None:
+        """The target that the criterion ignores."""
+        return self._ignored
+
+    @property
+    def skips_nothing(self) -> str | None:
+        """Why nearly every sample has a gradient, whatever its loss; None if those that are not kept have none."""
+        if self.unit != "sample":
+            return f"kept {self.unit}s lie in nearly every sample"
+        if self.mix:
+            return "mix gives every sample a gradient"
+        fixed = self.policy.adaptive.fixed
+        return "q keeps every sample" if isinstance(fixed, float) and fixed == 1 and not self.policy.trim else None
+
+    @contextmanager
+    def by_unit(self) -> Iterator[list[UnitLosses]]:
+        """Within, calls return the losses of their units, and add to the list what is needed to order them."""
+        found: list[UnitLosses] = []
+        self._found = found
+        try:
+            yield found
+        finally:
+            self._found = None
+
+    def order(self, units: UnitLosses) -> Tensor:
+        """The ordered loss of losses that were found `by_unit`, in training."""
+        self.train()
+        return self._reduced(*units, masked=True)
+
+    def train(self, mode: bool = True) -> "WatchedLoss":
+        """Set the mode; losses are found by unit for training, with a graph or without."""
+        return super().train(mode or self._found is not None)
+
+    def _scores_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return self._found is None and super()._scores_first(args, kwargs)
+
+    def _reduced(
+        self, values: Tensor, units: Tensor | None, correct: Tensor | None, counted: Tensor | None, **options: Any
+    ) -> Tensor:
+        if self._found is not None:
+            self._found.append(UnitLosses(values, units, correct, counted))
+            return values
+        seen = values.detach()
+        valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
+        self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
+        loss = super()._reduced(values, units, correct, counted, **options)
+        if not torch.is_grad_enabled():
             return loss
         adaptive = self.policy.adaptive
         if self.counting and adaptive.counts_answers and self.ordered_loss is None and not adaptive.has_counted:
@@ -72,12 +138,13 @@ class WatchedLoss(OrderedLoss):
         self.ordered_loss, self.kept_q = loss.detach(), self.q
         return loss
 
+    def _saw(self, losses: Tensor) -> None:
+        self.mean_loss = losses.sum() / max(losses.shape[0], 1)  # of all ranks, in place of this one's
+
     def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         values, units = super()._units(losses, valid, ids)
         if self.training:
-            self.samples, seen = losses.shape[0], values.detach()
-            valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
-            self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
+            self.samples = losses.shape[0]
         return values, units
 
 

@@ -12,7 +12,7 @@ from ordered_sgd.rules import Rule
 if require("trl", extra="trl", where="ordered_sgd.integrations.trl"):
     from trl import SFTTrainer
 
-    from ordered_sgd.integrations.huggingface import OrderedRule, OrderedTraining
+    from ordered_sgd.integrations._ordered_training import OrderedTraining
 
 __all__ = ["OrderedSFTTrainer"]
 
@@ -33,7 +33,7 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         A count, a share in (0, 1] or a rule, as in `OrderedLossFunc`; needed unless `compute_loss_func` is given.
     unit : str or None, default=None
         As in `OrderedLossFunc`.
-    head : bool, default=True
+    head, selective : bool, default=True
         As in `OrderedTrainer`.
     compute_loss_func : OrderedLossFunc or None, default=None
         In place of `q` and `unit`, for its other options.
@@ -51,13 +51,14 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         q: float | Rule | None = None,
         unit: str | None = None,
         head: bool = True,
+        selective: bool = True,
         compute_loss_func: OrderedLossFunc | None = None,
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.order("causal", q, unit, compute_loss_func, head)
-        callbacks = [*(callbacks or []), OrderedRule(self.ordered)]
-        super().__init__(model, *args, callbacks=callbacks, **kwargs)  # evaluation keeps the loss function of TRL
+        rule = self.order("causal", q, unit, compute_loss_func, head=head, selective=selective)
+        # evaluation keeps the loss function of TRL
+        super().__init__(model, *args, callbacks=[*(callbacks or []), rule], **kwargs)
         if self.args.loss_type != "nll":
             remedy = "The ordered loss orders cross-entropies."
             raise ArgumentError(message("OrderedSFTTrainer", "loss_type", "be 'nll'", self.args.loss_type, remedy))
@@ -66,7 +67,7 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss of a micro-batch; see `SFTTrainer`."""
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() or self._updates.scoring):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         given = {name: value for name, value in inputs.items() if name != "labels"} | {"use_cache": False}
         if self.aux_loss_enabled:
@@ -81,8 +82,12 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
             parts = 1 if num_items_in_batch is None else self.current_gradient_accumulation_steps
             loss = loss + self.router_aux_loss_coef * aux_loss / parts
             self._metrics["train"]["aux_loss"].append(self._over_ranks(aux_loss).mean().item())
-        self._count_tokens(inputs)
+        if not self._updates.scoring:  # those of a whole update are counted as they come
+            self._count_tokens(inputs)
         return (loss, outputs) if return_outputs else loss
+
+    def _why_micro_batches(self) -> str | None:
+        return "the router's loss needs all samples" if self.aux_loss_enabled else super()._why_micro_batches()
 
     def _count_tokens(self, inputs: Any) -> None:
         """Count the tokens that were trained on, as TRL does; without padding there is no attention mask."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ordered_sgd.errors import message, warn
+from ordered_sgd.errors import message
 from ordered_sgd.rewind import Buffers, is_unfinished
 from ordered_sgd.selective.compiler import SelectiveBackend
 from ordered_sgd.selective.explain import EXACT, BackwardReport, NotCompiledError, hint_for
@@ -34,7 +34,7 @@ class SelectiveCall:
         backend = SelectiveBackend(self.report, eager_dropout=True, lower=lower)
         self._runs = CheckedRuns(model, Buffers(model), partial(_call, model), backend)
         self._entered, self._unfinished = Entered(), True
-        _warn_if_not_entered(model, self._entered)
+        _warn_if_not_entered(model, self._entered, self.report)
         reason = why_not()
         if reason is not None:
             self._give_up(reason)
@@ -66,7 +66,7 @@ class SelectiveCall:
     def _give_up(self, reason: str) -> None:
         self.report.plain = reason
         remedy = f"{EXACT} {self.report.hint}".strip()
-        warn(message("selective_backward", "the model", "run selectively", reason, remedy))
+        self.report.warn(message("selective_backward", "the model", "run selectively", reason, remedy))
 
 
 def _call(model: nn.Module, batch: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -81,7 +81,7 @@ class Entered:
     once: bool = False
 
 
-def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
+def _warn_if_not_entered(model: nn.Module, entered: Entered, report: BackwardReport) -> None:
     """Warn with the first gradient of the first parameter if no call came before it."""
     parameter = next((p for p in model.parameters() if p.requires_grad and not is_lazy(p)), None)
 
@@ -91,7 +91,8 @@ def _warn_if_not_entered(model: nn.Module, entered: Entered) -> None:
             got = "a gradient without a call of the model itself"
             remedy = "Call model(x), not model.forward(x), and use selective_backward(model, compile=True) in place of "
             remedy += "torch.compile(model) or model.compile()."
-            warn(message("selective_backward", "the model", "be called for its backward to be selective", got, remedy))
+            rule = "be called for its backward to be selective"
+            report.warn(message("selective_backward", "the model", rule, got, remedy))
 
     if parameter is not None:
         hook = parameter.register_post_accumulate_grad_hook(look)

@@ -59,6 +59,8 @@ class BackwardReport:
         Why a graph ran node by node although ``compile=True``, and how often.
     plain : str or None
         Why the model runs as without `selective_backward`; None if it does not.
+    quiet : bool
+        Whether to log what would else be a warning: in a trainer, which turns it on by itself.
     """
 
     name: str = "selective_backward"
@@ -74,6 +76,7 @@ class BackwardReport:
     lowered: int = 0
     unlowered: dict[str, int] = field(default_factory=dict)
     plain: str | None = None
+    quiet: bool = False
 
     def some(self, rows: int, s: int) -> None:
         """A pass computed some rows of a batch of s."""
@@ -106,7 +109,15 @@ class BackwardReport:
 
     def warn_of(self, coupling: str) -> None:
         """Warn that samples influence each other."""
-        warn(message(self.name, "samples", "not influence each other", coupling, f"{self.remedy} {self.hint}".strip()))
+        remedy = f"{self.remedy} {self.hint}".strip()
+        self.warn(message(self.name, "samples", "not influence each other", coupling, remedy))
+
+    def warn(self, text: str) -> None:
+        """Warn, or log it where nobody has asked for selective backward passes."""
+        if self.quiet:
+            log.info(text)
+        else:
+            warn(text)
 
     def __str__(self) -> str:
         if self.plain is not None:

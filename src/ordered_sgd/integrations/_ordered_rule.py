@@ -1,0 +1,126 @@
+"""The callback of a Transformers trainer that moves q, and makes the model's backward pass selective."""
+
+import base64
+import io
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from transformers import TrainerCallback
+
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._selective import COMPILED, SelectiveModules
+
+_KEY = "ordered_sgd"  # of the state in a checkpoint's trainer_state.json
+
+
+class OrderedRule(TrainerCallback):
+    """Moves the q of an `OrderedLossFunc` at the end of each epoch, and lets the model skip samples that are not kept.
+
+    A checkpoint carries the state of the rule.
+
+    Parameters
+    ----------
+    loss_func : OrderedLossFunc
+        The loss function that the same `Trainer` has.
+    selective : bool, default=True
+        Whether the model's backward pass may leave out samples without a gradient while it trains.
+
+    Attributes
+    ----------
+    backward_ran : str or None
+        ``"only kept samples"``, or ``"whole batches: "`` and the reason; None before the first step.
+    """
+
+    def __init__(
+        self, loss_func: OrderedLossFunc, selective: bool = True, *, _part: Callable[[Any], Any] = lambda model: model
+    ) -> None:
+        self.loss_fn = loss_func.loss_fn
+        self.selective = SelectiveModules(selective)
+        self._part = _part  # the module of the model that is to be selective, or why none is
+        self._first = self.loss_fn.policy.state_dict()
+        self._model: weakref.ref[Any] | None = None  # of the last training
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse what would be passed over without a word."""
+        smoothing, devices = args.label_smoothing_factor, args.n_gpu
+        if smoothing:
+            remedy = 'Pass criterion=nn.CrossEntropyLoss(label_smoothing=..., reduction="none") instead.'
+            raise ArgumentError(message("OrderedRule", "label_smoothing_factor", "be 0", smoothing, remedy))
+        if self.loss_fn.group is not None and not args.average_tokens_across_devices:
+            rule, remedy = "be true for a group", "Leave it as it is by default."
+            raise ArgumentError(message("OrderedRule", "average_tokens_across_devices", rule, False, remedy))
+        if devices > 1:
+            remedy = "Start one process for each with torchrun."
+            raise ArgumentError(message("OrderedRule", "devices of a process", "be one", devices, remedy))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take up what a checkpoint has brought; without one a new model, as in a search, starts from the first q."""
+        before, model = self._model, kwargs.get("model")
+        self._model = None if model is None else weakref.ref(model)
+        if text := state.stateful_callbacks.get(_KEY):
+            stored = io.BytesIO(base64.b64decode(text))
+            self.loss_fn.policy.load_state_dict(torch.load(stored, weights_only=True))
+        elif before is not None and before() is not model:
+            self.loss_fn.policy.load_state_dict(self._first)
+        self.selective.restore()  # of a training that an error has ended
+        part = (
+            "there is no model"
+            if model is None
+            else _why_whole(args) or self.loss_fn.skips_nothing or self._part(model)
+        )
+        if isinstance(part, str):
+            self.selective.leave(part)
+        else:
+            self.selective.add(part)
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say what the backward passes computed."""
+        self.selective.look()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Give the model back as it was."""
+        self.selective.restore()
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the epoch before, if the checkpoint was written between its last step and its end."""
+        if state.global_step > 0 and state.epoch == int(state.epoch) and self.loss_fn.policy.adaptive.began:
+            self.loss_fn.end_epoch()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move q."""
+        self.loss_fn.end_epoch()
+        self._keep(state)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the state for a checkpoint that is about to be written."""
+        if control.should_save:
+            self._keep(state)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the state: what was found may call for a checkpoint."""
+        self._keep(state)
+
+    @property
+    def backward_ran(self) -> str | None:
+        """What the backward passes compute."""
+        return self.selective.ran
+
+    def _keep(self, state: Any) -> None:
+        stored = io.BytesIO()
+        torch.save(self.loss_fn.policy.state_dict(), stored)
+        state.stateful_callbacks[_KEY] = base64.b64encode(stored.getvalue()).decode()  # the file is JSON
+
+
+def run_by() -> str | None:
+    """Who runs the model in place of torch or DistributedDataParallel: its passes are not ours to change."""
+    kind = str(AcceleratorState().distributed_type.value)
+    return None if kind == "NO" or kind.startswith("MULTI_") else f"{kind} runs the model"
+
+
+def _why_whole(args: Any) -> str | None:
+    """Why no part of the model can be made selective."""
+    return COMPILED if args.torch_compile else run_by()

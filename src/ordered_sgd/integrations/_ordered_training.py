@@ -1,0 +1,136 @@
+"""What trainers of Transformers and TRL share: the ordered loss, its forward and backward passes, and the log."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.training_args import OptimizerNames
+
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.integrations._head import HeadForward, body_of
+from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._ordered_rule import OrderedRule, run_by
+from ordered_sgd.integrations._watched import world
+from ordered_sgd.integrations._whole_updates import NotByUnitError, WholeUpdates
+from ordered_sgd.rules import Rule
+
+
+class OrderedTraining:
+    """A trainer with an ordered loss; stands before the trainer's own class among its bases."""
+
+    ordered: OrderedLossFunc
+    _forward: HeadForward
+    _rule: OrderedRule
+    _updates: WholeUpdates
+
+    def order(
+        self,
+        task: str | None,
+        q: float | Rule | None,
+        unit: str | None,
+        given: OrderedLossFunc | None,
+        *,
+        head: bool,
+        selective: bool,
+    ) -> OrderedRule:
+        """Set the loss function, made from q and unit unless it is given; returns its callback."""
+        if given is not None and not (q is None and unit is None):
+            remedy = "Give them to the OrderedLossFunc."
+            raise ArgumentError(message(type(self).__name__, "q and unit", "be left out", "some", remedy))
+        if given is None:
+            assert task is not None
+            given = OrderedLossFunc(task, q=q, unit=unit, group=world())  # type: ignore[arg-type]  # refuses q=None
+        trainer: Any = self
+        self.ordered = given
+        self._forward = HeadForward(given.needs_logits if head else "head=False")
+        self._rule = OrderedRule(given, selective, _part=self._part)
+        self._updates = WholeUpdates(given, trainer.compute_loss, trainer.compute_loss_context_manager)
+        return self._rule
+
+    @property
+    def loss_from(self) -> str | None:
+        """``"head: only kept tokens"``, or ``"logits: "`` and the reason; None before the first step."""
+        return self._forward.ran
+
+    @property
+    def ordered_over(self) -> str | None:
+        """``"whole updates"``, or ``"micro-batches: "`` and the reason; None without gradient accumulation."""
+        return self._updates.ran
+
+    @property
+    def backward_ran(self) -> str | None:
+        """``"only kept samples"``, or ``"whole batches: "`` and the reason; None before the first step."""
+        return self._updates.backward_ran or self._rule.backward_ran
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and give the model back as it was, also by an error; see `Trainer`."""
+        parent: Any = super()
+        self._updates.begin()
+        try:
+            return parent.train(*args, **kwargs)
+        finally:
+            self._rule.selective.restore()
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """The loss of a micro-batch, or with the last one of an update that of all of them; see `Trainer`."""
+        trainer: Any = self
+        parent: Any = super()
+        updates = self._updates
+        alone = trainer.current_gradient_accumulation_steps == 1 and not updates.waiting
+        if alone or not (updates.waiting or updates.usable(model, self._why_micro_batches())):
+            return parent.training_step(model, inputs, num_items_in_batch)  # type: ignore[no-any-return]
+        model.train()
+        if callable(getattr(trainer.optimizer, "train", None)):  # of a schedule-free optimizer
+            trainer.optimizer.train()
+        updates.waiting.append(trainer._prepare_inputs(inputs))
+        self._count_tokens(inputs)
+        if not trainer.accelerator.sync_gradients:
+            return torch.zeros((), device=trainer.args.device)
+        try:
+            return updates.backward(model, trainer.accelerator.scaler)
+        except NotByUnitError as reason:
+            waiting = updates.give_up(str(reason))
+            self._rule.selective.leave(str(reason))
+        losses = []
+        for part in waiting:
+            with nullcontext() if part is waiting[-1] else trainer.accelerator.no_sync(model):
+                losses.append(parent.training_step(model, part, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log, with q, the share of samples that had a backward pass and the plain mean beside the ordered loss."""
+        parent: Any = super()
+        if "loss" in logs:
+            share = self._updates.share()
+            computed = self._mean_over_ranks(self._rule.selective.share() if share is None else share)
+            logs = {**logs, **self.ordered.numbers(), "ordered/computed": computed}
+        parent.log(logs, *args, **kwargs)
+
+    def _mean_over_ranks(self, number: float) -> float:
+        trainer: Any = self
+        gathered: Tensor = trainer.accelerator.gather(torch.tensor([number], device=trainer.args.device))
+        return float(gathered.mean())
+
+    def _part(self, model: nn.Module) -> nn.Module | str:
+        """What of a model is to skip samples, or why nothing is: of a language model what is below its output layer."""
+        trainer: Any = self
+        accumulates = trainer.args.gradient_accumulation_steps > 1
+        if accumulates and self._updates.usable(trainer.model_wrapped, self._why_micro_batches()):
+            return "updates are ordered as a whole"
+        body = body_of(model) if self._forward.needs_logits is None else None
+        return model if body is None else body
+
+    def _why_micro_batches(self) -> str | None:
+        """Why an update cannot be ordered as a whole, as far as it depends on the trainer."""
+        trainer: Any = self
+        if trainer.args.optim in (OptimizerNames.LOMO, OptimizerNames.ADALOMO):
+            return "LOMO updates parameters during the backward pass"
+        if getattr(trainer.accelerator, "parallelism_config", None) is not None:
+            return "parallelism_config is set"
+        if getattr(trainer.args, "activation_offloading", False):
+            return "activations are offloaded"
+        return run_by()
+
+    def _count_tokens(self, inputs: Any) -> None:
+        """Count what is trained on, for a trainer's metrics."""

@@ -1,0 +1,189 @@
+"""Gradient accumulation with the q largest of a whole update, and a backward pass for the kept samples alone.
+
+A trainer brings the micro-batches of an update one by one. `WholeUpdates` keeps them until the last one has come,
+scores all of them without a graph, lets the loss function choose, and back-propagates what it keeps by `MicroBatches`.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ordered_sgd.engines.accumulate import MicroBatches
+from ordered_sgd.engines.parallel import parallel
+from ordered_sgd.engines.phases import Kept, Losses
+from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._selective import EVERYTHING, KEPT
+from ordered_sgd.integrations._watched import UnitLosses
+from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
+from ordered_sgd.traps import has_batchnorm
+
+log = logging.getLogger("ordered_sgd")
+WHOLE_UPDATES = "whole updates"
+Compute = Callable[[Any, Any], Tensor]
+
+
+class NotByUnitError(Exception):
+    """The loss of a micro-batch is more than the losses of its units."""
+
+
+class WholeUpdates:
+    """The micro-batches of an update, ordered as one batch.
+
+    Parameters
+    ----------
+    ordered
+        The loss function.
+    compute
+        ``compute(model, inputs)`` runs the model and returns what `ordered` makes of the outputs.
+    around
+        Makes the context in which losses are computed, such as autocast.
+
+    Attributes
+    ----------
+    ran : str or None
+        ``"whole updates"``, or ``"micro-batches: "`` and the reason; None before the first update of several.
+    scoring : bool
+        Whether losses are being computed here.
+    waiting : list
+        The micro-batches of this update so far.
+    """
+
+    def __init__(
+        self, ordered: OrderedLossFunc, compute: Compute, around: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        self.ordered, self._compute, self._around = ordered, compute, around
+        self.ran: str | None = None
+        self.scoring = False
+        self.waiting: list[Any] = []
+        self._given_up: str | None = None
+        self._buffers: Buffers | None = None
+        self._units: list[UnitLosses] = []
+        self._skipped: bool | None = None  # whether some update left samples out
+        self._samples = self._computed = 0  # since the last log: that were kept waiting, and that had a backward pass
+
+    def begin(self) -> None:
+        """A training begins."""
+        self.waiting, self._given_up, self._buffers, self._skipped = [], None, None, None
+        self._samples = self._computed = 0
+
+    def usable(self, model: nn.Module, reason: str | None) -> bool:
+        """Whether the update is ordered as a whole; `reason` is the trainer's own why not."""
+        why = self._given_up or reason or self._unfit(model)
+        self._say(WHOLE_UPDATES if why is None else f"micro-batches: {why}")
+        return why is None
+
+    @property
+    def backward_ran(self) -> str | None:
+        """What backward passes computed; None where updates were not ordered as a whole."""
+        if self._skipped is None:
+            return None
+        return KEPT if self._skipped else EVERYTHING
+
+    def give_up(self, reason: str) -> list[Any]:
+        """The micro-batches that wait, to be trained on one by one; later ones will not wait."""
+        waiting, self.waiting, self._given_up = self.waiting, [], reason
+        self._say(f"micro-batches: {reason}")
+        return waiting
+
+    def share(self) -> float | None:
+        """The share of samples that had a backward pass since this was asked last; None if none has come."""
+        samples, computed = self._samples, self._computed
+        self._samples = self._computed = 0
+        return computed / samples if samples else None
+
+    def backward(self, model: nn.Module, scaler: Any) -> Tensor:
+        """Leave the gradient of the kept samples in the parameters; returns the ordered loss of the update.
+
+        Raises `NotByUnitError`, with random numbers as before, if the loss is more than those of its samples.
+        """
+        loss_fn = self.ordered.loss_fn
+        sharing = parallel(model, loss_fn.group)
+        if self._buffers is None or self._buffers.model is not sharing.model:
+            self._buffers = Buffers(sharing.model)
+        batches = [(inputs,) for inputs in self.waiting]
+        micro = MicroBatches(lambda batch: self._score(sharing.model, batch), sharing, self._buffers)
+        device = device_of(sharing.model)
+        before, self._units = random_state(device), []
+        sharing.begin()
+
+        def everything(total: int) -> Kept | None:
+            """All of the update's samples, if they are kept; over several ranks their gradients are averaged."""
+            if loss_fn.policy.q_for(total) < total:
+                return None
+            return Kept(torch.arange(total), total / sharing.ranks, scaler)
+
+        try:
+            scored = micro.forward(batches, self._size(), everything)
+        except NotByUnitError:
+            restore_random_state(before, device)
+            raise
+        units = UnitLosses.joined(self._units)
+        leaf = units.values.detach().requires_grad_()
+        loss = loss_fn.order(units._replace(values=leaf))
+        (weights,) = torch.autograd.grad(loss, leaf)
+        rows = weights.nonzero().squeeze(1)
+        # all weights are (number of ranks) / q, and rounded
+        divisor = round(sharing.ranks / float(weights[rows[0]])) / sharing.ranks if rows.shape[0] else 1.0
+        scored.backward(Kept(rows, divisor, scaler))
+        self.ordered.saw(1.0)
+        self._samples += leaf.shape[0]
+        self._skipped = self._skipped or rows.shape[0] < leaf.shape[0]
+        self.waiting, self._units = [], []
+        return loss.detach()
+
+    def _say(self, ran: str) -> None:
+        if ran != self.ran:
+            self.ran = ran
+            log.info("the q largest losses are those of %s", ran)
+
+    def _score(self, model: nn.Module, batch: tuple[Any]) -> Losses:
+        """The losses of a micro-batch, by sample."""
+        self.scoring = True
+        try:
+            with self.ordered.loss_fn.by_unit() as found, self._around():
+                losses = self._compute(model, dict(batch[0]))
+        finally:
+            self.scoring = False
+        (units,) = found
+        if not torch.allclose(losses, units.values, rtol=0, atol=0, equal_nan=True):
+            raise NotByUnitError("the loss has a part that is not that of single samples, as of a router")
+        if torch.is_grad_enabled():
+            self._computed += losses.shape[0]
+        if len(self._units) < len(self.waiting):  # later ones are run again
+            self._units.append(units._replace(values=units.values.detach()))
+        return Losses(losses, None)
+
+    def _size(self) -> int | None:
+        """How many samples wait, where labels show that all are valid."""
+        labels = [inputs.get("labels") for inputs in self.waiting]
+        known = self.ordered.loss_fn.ignored in (None, -100) and all(map(_all_valid, labels))
+        return sum(map(len, labels)) if known else None
+
+    def _unfit(self, model: nn.Module) -> str | None:
+        """Why the samples of several micro-batches cannot be ordered together."""
+        loss_fn = self.ordered.loss_fn
+        if loss_fn.unit != "sample":
+            return f"{loss_fn.unit}s are ordered"
+        if loss_fn.mix:
+            return "mix gives every sample a gradient"
+        if isinstance(model, nn.parallel.DistributedDataParallel) and loss_fn.group is None:
+            return "each process orders its own samples"
+        if isinstance(model, torch._dynamo.OptimizedModule):
+            return "the model is compiled"
+        if has_batchnorm(model):
+            return "BatchNorm takes statistics over each of them"
+        return None
+
+
+def _all_valid(labels: Any) -> bool:
+    """Whether each sample has a label that counts, though its first one may be no prediction."""
+    if not isinstance(labels, Tensor) or labels.dim() == 0 or len(labels) == 0:
+        return False
+    if labels.is_floating_point():
+        return True
+    counts = labels != -100
+    return bool(counts.all() if labels.dim() == 1 else counts[..., 1:].flatten(1).any(1).all())
