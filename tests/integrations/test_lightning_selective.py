@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
     pytest.mark.filterwarnings("ignore:It is recommended to use .*sync_dist=True"),  # of DDP on one rank
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),  # of a tensor that comes from another module
 ]
 PARTNER = "lightning"  # what the fixtures `parts` and `leaf` import
 SLOW = pytest.mark.slow
