@@ -90,11 +90,17 @@ EXAMPLES = {  # how each runs at a small size in one process, and words that it 
     "07_pixels.py": (("--seeds", "2", "--epochs", "2", "--scenes", "8"), "points of mean IoU"),
     "08_reproduce_a_row.py": (("--trials", "2", "--epochs", "2"), "start it again, and nothing is trained"),
     "09_write_a_rule.py": (("--seeds", "2", "--epochs", "2"), "saved half way, it goes on alike"),
+    "10_lightning_inline.py": (("--epochs", "5", "--q", "0.25"), "22 of them left samples out"),
+    "11_nanogpt_accumulation.py": (("--steps", "3"), "kept 8 of 32"),
+    "12_ppo.py": (("--rollouts", "1", "--passes", "3"), "gradients differed by at most"),
 }
 ON_RANKS = "02_distributed.py"
 
 
-LONG = ("04_accelerate.py", "05_label_errors.py", "06_huggingface.py", "07_pixels.py", "08_reproduce_a_row.py")
+LONG = (
+    *("04_accelerate.py", "05_label_errors.py", "06_huggingface.py", "07_pixels.py", "08_reproduce_a_row.py"),
+    *("10_lightning_inline.py", "11_nanogpt_accumulation.py", "12_ppo.py"),
+)
 NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS})
 
 

@@ -14,6 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
 ]
+SELECTIVE = ("lightning", "skorch", "accelerate")
 EVERY = pytest.mark.parametrize("name", TRAINERS)
 
 
@@ -43,6 +44,19 @@ def test_a_run_that_was_saved_and_taken_up_again_ends_at_the_same_weights(name: 
     found = TRAINERS[name](Task({"q": Falling()}, tmp_path, epochs=3, stop=2))
     torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
     assert (found.q, found.epoch) == (1, 3)
+
+
+@pytest.mark.parametrize("name", SELECTIVE)
+def test_selective_backward_passes_end_at_the_same_weights_and_a_run_taken_up_again_bit_for_bit(
+    name: str, tmp_path: Path
+) -> None:
+    expected = plain_loop(Task({"q": Falling()}, tmp_path, epochs=3))
+    (tmp_path / "at once").mkdir()
+    found = TRAINERS[name](Task({"q": Falling()}, tmp_path / "at once", epochs=3, selective=True))
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
+    again = TRAINERS[name](Task({"q": Falling()}, tmp_path, epochs=3, stop=2, selective=True))
+    assert torch.equal(again.weights, found.weights)
+    assert found.ran == again.ran == "only kept samples"
 
 
 def hidden_mean(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

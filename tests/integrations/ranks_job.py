@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from ordered_sgd import AccuracyRule, OrderedLoss
+from ordered_sgd import AccuracyRule, OrderedLoss, explain_backward, selective_backward
 from ordered_sgd.integrations.huggingface import OrderedTrainer
 from ordered_sgd.integrations.lightning import OrderedCallback
-from tests.integrations import huggingface_parts, lightning_parts
+from tests.integrations import huggingface_parts, lightning_modules, lightning_parts
 from tests.integrations.trainers import S, Task, batches, network, outcome, plain_loop, sgd
 
 RULE = AccuracyRule(thresholds=(0.4, 0.6), divisors=(2, 4))
@@ -29,16 +29,24 @@ def difference(model: nn.Module, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max())
 
 
-def by_lightning(folder: Path) -> dict[str, Any]:
+def by_lightning(folder: Path, by_self: bool = False, selective: bool = False) -> dict[str, Any]:
     expected = plain_loop(Task({"q": RULE}, folder, epochs=3))
-    model, callback = lightning_parts.Net(nn.CrossEntropyLoss()), OrderedCallback(q=RULE)
+    model = lightning_modules.BySelf() if by_self else lightning_parts.Net(nn.CrossEntropyLoss())
+    callback = OrderedCallback(q=RULE, selective=selective)
     data = batches().dataset
     rank = int(os.environ["RANK"])
     # rank r gets the samples r, r + 2, ...: batches of S / 2 on two ranks are those of S in one process
     sampler: Any = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
     on_two: dict[str, Any] = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False}
     lightning_parts.fit(model, callback, train=DataLoader(data, S // 2, sampler=sampler), epochs=3, **on_two)
-    return {"error": difference(model, expected.weights), "same": S // 2 > callback.loss_fn.q == expected.q}
+    ran = "only kept samples" if selective else "whole batches: selective=False"
+    same = S // 2 > callback.loss_fn.q == expected.q and callback.backward_ran == ran
+    return {"error": difference(model, expected.weights), "same": same}
+
+
+def by_lightning_itself(folder: Path) -> dict[str, Any]:
+    """training_step calls the LightningModule, which DistributedDataParallel calls for the whole of training_step."""
+    return by_lightning(folder, by_self=True, selective=True)
 
 
 def by_huggingface(folder: Path, task: str = "token") -> dict[str, Any]:
@@ -106,10 +114,11 @@ def by_updates(folder: Path) -> dict[str, Any]:
     return by_samples(folder, parts=4)
 
 
-def by_accelerate(folder: Path) -> dict[str, Any]:
+def by_accelerate(folder: Path, selective: bool = False) -> dict[str, Any]:
     expected = plain_loop(Task({"q": RULE}, folder, epochs=3))
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
     model, loss_fn = network(), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=RULE, group=dist.group.WORLD)
+    model = selective_backward(model) if selective else model
     wrapped, optimizer, loader = accelerator.prepare(model, sgd(model), batches())
     for _ in range(3):
         for x, y in loader:
@@ -117,7 +126,12 @@ def by_accelerate(folder: Path) -> dict[str, Any]:
             accelerator.backward(loss_fn(wrapped(x), y))
             optimizer.step()
         loss_fn.end_epoch()
-    return {"error": difference(model, expected.weights), "same": S // 2 > loss_fn.q == expected.q}
+    same = S // 2 > loss_fn.q == expected.q and (explain_backward(wrapped).skipping > 0) == selective
+    return {"error": difference(model, expected.weights), "same": same}
+
+
+def by_accelerate_selective(folder: Path) -> dict[str, Any]:
+    return by_accelerate(folder, selective=True)
 
 
 def main(folder: Path) -> None:
@@ -126,6 +140,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     trainers = {"lightning": by_lightning, "huggingface": by_huggingface, "head": by_head, "accelerate": by_accelerate}
     trainers |= {"samples": by_samples, "updates": by_updates}
+    trainers |= {"lightning itself": by_lightning_itself, "accelerate selective": by_accelerate_selective}
     results = {name: train(folder / name) for name, train in trainers.items()}
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, results)

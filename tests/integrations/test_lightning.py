@@ -43,7 +43,7 @@ def test_the_criterion_is_back_after_the_fit_and_the_names_in_the_checkpoint_are
     criterion = nn.CrossEntropyLoss(weight=torch.ones(4))
     model = parts.Net(criterion)
     names = list(model.state_dict())
-    trainer = parts.fit(model, leaf.OrderedCallback(q=4), default_root_dir=tmp_path)
+    trainer = parts.fit(model, leaf.OrderedCallback(q=4, selective=False), default_root_dir=tmp_path)
     assert model.criterion is criterion
     assert criterion.reduction == "mean"
     stored = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
@@ -58,7 +58,7 @@ def test_validation_has_the_plain_loss_and_does_not_touch_the_rule(parts: Any, l
 
     (x, y), plain = batches().dataset.tensors, []
     rule, reference = Falling(), Falling()
-    model, callback = Larger(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=rule)
+    model, callback = Larger(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=rule, selective=False)
     valid = DataLoader(TensorDataset(x, y), len(x))  # all samples at once: a larger batch than in training
     trainer = parts.fit(model, callback, valid=valid)
     expected = plain_loop(Task({"q": reference}, tmp_path))
@@ -85,14 +85,14 @@ def test_functions_dotted_names_and_what_a_class_holds_are_swapped_too(parts: An
         (Held(), "loss_fn"),
     ]:
         before = parts.attribute(model, name)
-        parts.fit(model, leaf.OrderedCallback(q=3, criterion=name))
+        parts.fit(model, leaf.OrderedCallback(q=3, criterion=name, selective=False))
         close(model, expected)
         assert parts.attribute(model, name) is before
 
 
 def test_accumulated_batches_are_ordered_one_by_one(parts: Any, leaf: Any) -> None:
     model = parts.Net(nn.CrossEntropyLoss())
-    parts.fit(model, leaf.OrderedCallback(q=3), accumulate_grad_batches=2)
+    parts.fit(model, leaf.OrderedCallback(q=3, selective=False), accumulate_grad_batches=2)
     other, loss_fn = network(), OrderedLoss(CE, q=3)
     optimizer = sgd(other)
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_accumulated_batches_are_ordered_one_by_one(parts: Any, leaf: Any) -> No
 
 
 def test_q_and_both_losses_are_logged_as_means_over_the_epoch(parts: Any, leaf: Any) -> None:
-    trainer = parts.fit(parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=0.25), epochs=1)
+    trainer = parts.fit(parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=0.25, selective=False), epochs=1)
     model, ordered, plain = network(), [], []
     optimizer = sgd(model)
     for x, y in batches():
@@ -118,6 +118,7 @@ def test_q_and_both_losses_are_logged_as_means_over_the_epoch(parts: Any, leaf: 
     logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
     assert logged == {
         "ordered/q": 2,
+        "ordered/computed": 1,  # nothing is skipped
         "ordered/loss": pytest.approx(torch.stack(ordered).mean().item(), rel=1e-5),
         "ordered/mean_loss": pytest.approx(sum(plain) / len(plain), rel=1e-5),
     }
@@ -129,10 +130,10 @@ def test_a_logged_metric_can_be_the_accuracy_of_the_rule(parts: Any, leaf: Any) 
             self.log("clean", 0.91, on_step=False, on_epoch=True, batch_size=S)
             return super().training_step(batch, index)
 
-    callback = leaf.OrderedCallback(q=AccuracyRule(), accuracy="clean")
+    callback = leaf.OrderedCallback(q=AccuracyRule(), accuracy="clean", selective=False)
     parts.fit(Measured(nn.CrossEntropyLoss()), callback, epochs=1)
     assert callback.loss_fn.q == S // 4
-    other = leaf.OrderedCallback(q=AccuracyRule(), accuracy="other")
+    other = leaf.OrderedCallback(q=AccuracyRule(), accuracy="other", selective=False)
     with pytest.raises(
         ArgumentError, match=r"accuracy must name a metric of the epoch; got 'other' and \['clean', 'ord"
     ):
@@ -151,7 +152,7 @@ def test_a_checkpoint_from_before_the_end_of_an_epoch_goes_on_to_the_same_weight
 
     def run(epochs: int, **options: Any) -> tuple[Any, Any]:
         early = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1, save_on_train_epoch_end=False)
-        model, callback = parts.Validated(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=Falling())
+        model, callback = parts.Validated(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=Falling(), selective=False)
         parts.fit(model, callback, early, epochs=epochs, valid=valid, default_root_dir=tmp_path, **options)
         return model, callback
 
@@ -182,7 +183,7 @@ def test_what_cannot_be_ordered_is_refused_at_once_and_the_module_is_left_as_it_
     for model, options, text in cases:
         before, rule = model.criterion, Falling()
         with pytest.raises(ArgumentError, match=f"^OrderedCallback: {text}"):
-            parts.fit(model, leaf.OrderedCallback(**{"q": rule, **options}))
+            parts.fit(model, leaf.OrderedCallback(**{"q": rule, "selective": False, **options}))
         assert model.criterion is before
         assert rule.asked == []
 
@@ -204,7 +205,7 @@ def test_with_a_process_group_the_weights_are_those_of_the_plain_loop(
     """The fast twin of tests/integrations/test_ranks.py: a group of one rank."""
     expected = plain_loop(Task({"q": FixedQ(0.5)}, tmp_path))
     monkeypatch.setattr(leaf, "_group", lambda trainer: one_rank)
-    model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=FixedQ(0.5))
+    model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=FixedQ(0.5), selective=False)
     parts.fit(model, callback)
     assert callback.loss_fn.group is not None
     close(model, expected.weights)

@@ -28,7 +28,7 @@ def net_of(leaf: Any, **options: Any) -> Any:
         "max_epochs": 2,
         "lr": 0.1,
     }
-    return leaf.OrderedNeuralNetClassifier(**{**usual, "batch_size": S, "verbose": 0, **options})
+    return leaf.OrderedNeuralNetClassifier(**{**usual, "batch_size": S, "verbose": 0, "selective": False, **options})
 
 
 def arrays() -> tuple[np.ndarray, np.ndarray]:

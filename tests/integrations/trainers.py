@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ordered_sgd import OrderedLoss
+from ordered_sgd import OrderedLoss, explain_backward, selective_backward
 from ordered_sgd.rules import Observed
 
 S, BATCHES, CLASSES = 8, 10, 4
@@ -59,6 +59,7 @@ class Task:
     epochs: int = 2  # of ten steps
     criterion: Any = None
     stop: int | None = None  # save after this many epochs, and go on from there in new objects
+    selective: bool = False
 
 
 @dataclass
@@ -66,10 +67,11 @@ class Outcome:
     weights: Tensor
     q: int | None
     epoch: int
+    ran: str | None = None  # what backward passes computed
 
 
-def outcome(model: nn.Module, loss_fn: OrderedLoss) -> Outcome:
-    return Outcome(torch.cat([p.detach().flatten() for p in model.parameters()]), loss_fn.q, loss_fn.epoch)
+def outcome(model: nn.Module, loss_fn: OrderedLoss, ran: str | None = None) -> Outcome:
+    return Outcome(torch.cat([p.detach().flatten() for p in model.parameters()]), loss_fn.q, loss_fn.epoch, ran)
 
 
 def plain_loop(task: Task) -> Outcome:
@@ -91,10 +93,10 @@ def by_lightning(task: Task) -> Outcome:
     criterion = nn.CrossEntropyLoss() if task.criterion is None else task.criterion
     for epochs in [task.stop, task.epochs] if task.stop else [task.epochs]:
         resumed = task.stop is not None and epochs == task.epochs
-        model, callback = Net(criterion), OrderedCallback(**task.how)
+        model, callback = Net(criterion), OrderedCallback(**task.how, selective=task.selective)
         trainer = fit(model, callback, epochs=epochs, ckpt_path=task.folder / "run.ckpt" if resumed else None)
         trainer.save_checkpoint(task.folder / "run.ckpt")
-    return outcome(model, callback.loss_fn)
+    return outcome(model, callback.loss_fn, callback.backward_ran)
 
 
 def by_huggingface(task: Task) -> Outcome:
@@ -115,6 +117,7 @@ def by_skorch(task: Task) -> Outcome:
 
     criterion = nn.CrossEntropyLoss if task.criterion is None else functools.partial(_given, task.criterion)
     options = {"lr": 0.1, "optimizer__momentum": 0.9, "batch_size": S, "train_split": None, "verbose": 0}
+    options["selective"] = task.selective
     files = {f"f_{name}": task.folder / name for name in ("params", "optimizer", "ordered")}
     x, y = samples()
     for epochs in [task.stop, task.epochs - task.stop] if task.stop else [task.epochs]:
@@ -124,7 +127,7 @@ def by_skorch(task: Task) -> Outcome:
             net.load_params(**files)
         net.partial_fit(x, y)
         net.save_params(**files)
-    return outcome(net.module_, net.ordered_)
+    return outcome(net.module_, net.ordered_, net.backward_ran_)
 
 
 def _given(criterion: Any) -> Any:
@@ -138,7 +141,7 @@ def by_accelerate(task: Task) -> Outcome:
     criterion = nn.CrossEntropyLoss(reduction="none") if task.criterion is None else task.criterion
     for epochs in [task.stop, task.epochs] if task.stop else [task.epochs]:
         accelerator = Accelerator(cpu=True)
-        model = network()
+        model = selective_backward(network()) if task.selective else network()
         loss_fn = OrderedLoss(criterion, **task.how)
         model, optimizer, loader = accelerator.prepare(model, sgd(model), batches())
         accelerator.register_for_checkpointing(loss_fn)
@@ -151,7 +154,7 @@ def by_accelerate(task: Task) -> Outcome:
                 optimizer.step()
             loss_fn.end_epoch()
         accelerator.save_state(str(task.folder / "state"))
-    return outcome(model, loss_fn)
+    return outcome(model, loss_fn, "only kept samples" if explain_backward(model).skipping else None)
 
 
 TRAINERS: dict[str, Callable[[Task], Outcome]] = {

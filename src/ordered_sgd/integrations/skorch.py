@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.errors import require
+from ordered_sgd.integrations._selective import SelectiveModules
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced
 from ordered_sgd.rules import Rule
 
@@ -23,6 +24,9 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     there in `partial_fit`; `fit` starts anew. The ordered loss is ``ordered_``; ``save_params(f_ordered=...)`` saves
     its state.
 
+    The backward pass of ``module_`` computes kept samples only; see `ordered_sgd.selective_backward`. ``computed`` in
+    the history is the share of samples that were computed, and ``backward_ran_`` says why if it is 1.
+
     Parameters
     ----------
     module : nn.Module
@@ -30,6 +34,8 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         returns one loss per sample.
     q : float or Rule
         A count, a share of each batch in (0, 1], or a rule that moves q; see `ordered_sgd.OrderedLoss`.
+    selective : bool, default=True
+        Whether the backward pass skips samples that are not kept. The first step then compiles, which takes seconds.
 
     Examples
     --------
@@ -38,15 +44,33 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     0.5
     """
 
-    def __init__(self, module: Any, *args: Any, q: float | Rule, **kwargs: Any) -> None:
+    def __init__(self, module: Any, *args: Any, q: float | Rule, selective: bool = True, **kwargs: Any) -> None:
         super().__init__(module, *args, **kwargs)
         self.q = q
+        self.selective = selective
+
+    @property
+    def backward_ran_(self) -> str | None:
+        """``"only kept samples"``, or ``"whole batches: "`` and the reason; None before a backward pass told."""
+        return self.backward_.ran if "backward_" in vars(self) else None
 
     @property
     def _default_callbacks(self) -> list[tuple[str, Any]]:
         passed_on = PassthroughScoring(name="train_mean_loss", on_train=True)
         *others, log = super()._default_callbacks
         return [*others, ("train_mean_loss", passed_on), log]
+
+    def initialize_module(self) -> Any:
+        """Make the module, which is selective when training begins."""
+        super().initialize_module()
+        self._new_backward()
+        return self
+
+    def _new_backward(self) -> None:
+        if "backward_" in vars(self):
+            self.backward_.restore()
+        self.backward_: SelectiveModules = SelectiveModules(self.selective)
+        self.selective_as_ = self.selective
 
     def initialize_criterion(self) -> Any:
         """Make the criterion, and the ordered loss beside it."""
@@ -63,10 +87,13 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         self.ordered_as_ = (type(self.q), self.q)  # 1 is not 1.0
 
     def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
-        """Order anew if `set_params` has changed q since."""
+        """Order anew if `set_params` has changed q since; make a module selective that is not yet."""
         super().on_train_begin(net, X=X, y=y, **kwargs)
         if self.ordered_as_ != (type(self.q), self.q):
             self._order()
+        if vars(self).get("selective_as_") is not self.selective:  # nor does a pickle have it
+            self._new_backward()
+        self.backward_.add(self.module_)  # once for all calls of `partial_fit`: it would compile again
 
     def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Tensor:
         """The ordered loss in training, else the plain mean."""
@@ -84,7 +111,13 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
             self.history.record_batch("train_mean_loss", self.ordered_.mean_loss.item())
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
-        """Put q into the history and move it."""
+        """Put q and the share of samples that were computed into the history, and move q."""
         super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
         self.history.record("q", self.ordered_.q)
+        self.history.record("computed", self.backward_.share())
         self.ordered_.end_epoch()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the module is selective again when training begins."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("backward_", "selective_as_")}
