@@ -51,7 +51,7 @@ class TrainerRow:
     compile_seconds
         Of the first updates, beyond what as many later ones take.
     ran
-        What the trainer says that its last update computed; empty for the plain trainer.
+        What the trainer says that its updates computed; empty for the plain trainer.
     error
         Of the gradient, against that of the same trainer with ``selective=False``: the largest relative one. None for
         the plain trainer, and for gradients that are not finite.
@@ -142,24 +142,24 @@ def _measured(
     build: Build, qs: Sequence[float], rounds: int, clock: Callable[[], float], tick: Callable[[], object]
 ) -> dict[float | None, _Measured]:
     """The plain training and one for every q, measured in turn."""
-    trainings: dict[float | None, TrainerRun] = {}
+    runs: dict[float | None, TrainerRun] = {}
     firsts = {}
     with ExitStack() as stack:
         for q in (None, *qs):
-            trainings[q] = build(q)
-            turns = stack.enter_context(trainings[q].turns)
+            runs[q] = build(q)
+            turns = stack.enter_context(runs[q].turns)
             start = clock()
             gradients = _first_turns(turns)
             firsts[q] = clock() - start, gradients
             tick()
         start = clock()
-        trainings[None].turns.next()
+        runs[None].turns.next()
         inner = max(1, round(_SHORTEST / (clock() - start)))
         settle = int(inner > 1)  # short updates find what the one before them has left in the cache
-        calls: dict[str, Callable[[], object]] = {str(q): training.turns.next for q, training in trainings.items()}
+        calls: dict[str, Callable[[], object]] = {str(q): run.turns.next for q, run in runs.items()}
         calls["tick"] = every(inner + settle, tick)
         seconds = measurements(calls, rounds=rounds, inner=inner, warmup=0, settle=settle, clock=clock)
-        return {q: _Measured(summary(seconds[str(q)]), *firsts[q], training.ran()) for q, training in trainings.items()}
+    return {q: _Measured(summary(seconds[str(q)]), *firsts[q], run.ran()) for q, run in runs.items()}
 
 
 def _first_turns(turns: Turns) -> Gradients:

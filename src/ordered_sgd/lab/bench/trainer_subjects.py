@@ -57,7 +57,7 @@ class TrainerRun:
     turns
         Its batches; also what ends it.
     ran
-        What the last update did; empty for a plain trainer.
+        What the updates computed, once the training is closed; empty for a plain trainer.
     """
 
     turns: Turns
@@ -141,7 +141,7 @@ def skorch_lenet(sizes: TrainerSizes, q: float | None, **options: Any) -> Traine
         **given,
     )
     turns.start(lambda _: net.fit(_Endless(), None))
-    return TrainerRun(turns, lambda: "" if q is None else _words(net.backward_ran_))
+    return TrainerRun(turns, lambda: "" if q is None else _of_report(explain_backward(net.module_)))
 
 
 def accelerate_bert(sizes: TrainerSizes, q: float | None, *, selective: bool = True) -> TrainerRun:
@@ -244,6 +244,7 @@ def _arguments(kind: Any, s: int, parts: int, **more: Any) -> Any:
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
         save_strategy="no",
+        logging_strategy="no",
         report_to=[],
         disable_tqdm=True,
         log_level="error",

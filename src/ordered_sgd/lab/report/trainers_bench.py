@@ -18,7 +18,7 @@ def trainers_bench_tables(record: Measured) -> dict[str, Rows]:
     groups = [[row for row in rows if row["trainer"] == name] for name in names]
     return {
         "Speed of an update relative to the same trainer without an ordered loss": [_speeds(g, qs) for g in groups],
-        "What the last update computed": [row for group in groups for row in _ran(group)],
+        "What the trainers say that they computed": [row for group in groups for row in _ran(group)],
     }
 
 
