@@ -117,7 +117,7 @@ def test_a_record_of_another_command_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("[]")
     error = run("head", *SMALL, "--resume", "--out", str(tmp_path / "b.json")).exception
     assert (
-        "must be a record of osgd bench step, tokens, accumulation, head, losses, distributed, linear; got something"
+        "must be a record of osgd bench step, tokens, trainers, accumulation, head, losses, distributed, linear; got something"
         in str(error)
     )
 

@@ -4,11 +4,13 @@ from pathlib import Path
 import pytest
 
 from ordered_sgd.lab.bench.loss_epochs import TASKS
+from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS
 from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
 from ordered_sgd.lab.report.head_bench import head_bench_page
 from ordered_sgd.lab.report.linear_bench import linear_bench_page
 from ordered_sgd.lab.report.losses_bench import losses_bench_page
 from ordered_sgd.lab.report.step_bench import step_bench_page
+from ordered_sgd.lab.report.trainers_bench import trainers_bench_page
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -52,3 +54,12 @@ def test_the_figures_of_the_page_on_language_models_are_those_of_their_record() 
     assert (512, 50_304) in {(row["width"], row["words"]) for row in record["heads"]}
     assert all(row["error"] < 1e-5 for row in record["heads"] if row["way"] == "ordered")
     assert record["steps"]
+
+
+@pytest.mark.skipif(not (DOCS / "records" / "bench-trainers.json").exists(), reason="not measured yet")
+def test_the_figures_of_the_page_on_trainers_are_those_of_their_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-trainers.json").read_text())
+    page = (DOCS / "trainers.md").read_text()
+    assert page == trainers_bench_page(page, record)
+    assert {row["trainer"] for row in record["trainers"]} | set(record["left_out"]) == set(SUBJECTS)
+    assert all(row["error"] < 1e-4 for row in record["trainers"] if row["q"] is not None)

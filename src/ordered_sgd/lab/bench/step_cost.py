@@ -155,7 +155,7 @@ def measure(
             if not qs:
                 continue
             with threads_of_torch(threads):
-                _forget_compiled()
+                forget_compiled()
                 subjects = Subjects(WORKLOADS[model], s=plan.s, names=tuple(plan.rows), device=plan.device)
                 for q in qs:
                     found = _probes(plan, probes, model, q, tick) if plan.probe else {}
@@ -289,7 +289,7 @@ def _repeats(call: Callable[[], object], finish: Callable[[], object]) -> int:
     return max(1, min(500, round(_SHORTEST / (time.perf_counter() - start))))
 
 
-def _forget_compiled() -> None:
+def forget_compiled() -> None:
     """Drop graphs of other models: torch keeps a limited number of them."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()

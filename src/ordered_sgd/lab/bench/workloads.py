@@ -194,15 +194,15 @@ def padded_texts(s: int, generator: torch.Generator) -> Batch:
     return {"input_ids": ids * mask, "attention_mask": mask}, torch.randint(2, (s,), generator=generator)
 
 
-def bert() -> nn.Module:
+def bert(*, layers: int = 4, width: int = 256) -> nn.Module:
     """A small BERT classifier of the Transformers library, as it is, with random weights."""
     transformers = require("transformers", extra="huggingface", where="osgd bench")
     config = transformers.BertConfig(
         vocab_size=BERT_VOCABULARY,
-        hidden_size=256,
-        num_hidden_layers=4,
+        hidden_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
-        intermediate_size=1024,
+        intermediate_size=4 * width,
         max_position_embeddings=LENGTH,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,

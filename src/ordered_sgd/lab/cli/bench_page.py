@@ -15,6 +15,7 @@ _KEYS = {
     "losses": "losses",
     "head": "heads",
     "accumulation": "accumulation",
+    "trainers": "trainers",
     "tokens": "trained",
     "step": "rows",
 }
@@ -53,6 +54,7 @@ def page(record: Path, page: Path) -> None:
     from ordered_sgd.lab.report.losses_bench import losses_bench_page
     from ordered_sgd.lab.report.step_bench import draw_step_bench, step_bench_page
     from ordered_sgd.lab.report.tokens_bench import draw_tokens_bench, tokens_bench_page
+    from ordered_sgd.lab.report.trainers_bench import trainers_bench_page
 
     tables = {
         "linear": linear_bench_page,
@@ -60,6 +62,7 @@ def page(record: Path, page: Path) -> None:
         "losses": losses_bench_page,
         "head": head_bench_page,
         "accumulation": accumulation_bench_page,
+        "trainers": trainers_bench_page,
     }
     charts = {"step": (step_bench_page, draw_step_bench), "tokens": (tokens_bench_page, draw_tokens_bench)}
     found = read_record(record)
