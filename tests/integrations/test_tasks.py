@@ -259,3 +259,13 @@ def test_a_column_of_classes_or_of_numbers_is_taken_for_a_row_of_them(leaf: Any)
     torch.testing.assert_close(found, F.cross_entropy(logits, classes.squeeze(1)))
     found = leaf.OrderedLossFunc("regression", q=1.0)({"logits": logits[:, :1]}, numbers.squeeze(1))
     torch.testing.assert_close(found, F.mse_loss(logits[:, :1], numbers))
+
+
+def test_the_documentation_has_the_table_of_tasks() -> None:
+    rows = ["| the class of the model ends in | task | what is ordered | labels |", "| --- | --- | --- | --- |"]
+    for task in TASKS.values():
+        endings = ", ".join(f"`{ending}`" for ending in task.endings)
+        condition = f" ({task.when})" if task.when else ""
+        rows.append(f'| {endings}{condition} | `"{task.name}"` | {task.unit}s | {task.labels} |')
+    page = Path(__file__).parents[2] / "docs" / "trainers.md"
+    assert "\n".join(rows) in page.read_text(), "\n".join(rows)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ordered_sgd.criterion import ignore_index
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.integrations._tasks import PerToken, Task, task_named
+from ordered_sgd.integrations._compared import PerToken
+from ordered_sgd.integrations._tasks import Task, task_named
 from ordered_sgd.integrations._watched import WatchedLoss
 from ordered_sgd.rules import Rule
 
