@@ -57,7 +57,7 @@ def selective_backward(model: Model, *, compile: bool = False) -> Model:
     if how is not None:
         remedy = f"Call selective_backward(model, compile=True) instead of {how}."
         raise ArgumentError(message("selective_backward", "the model", "not be compiled", how, remedy))
-    if known is None or known.lower is not compile:
+    if getattr(known, "lower", None) is not compile:
         restore_backward(model)
         inner._compiled_call_impl = SelectiveCall(inner, lower=compile)
     return model
