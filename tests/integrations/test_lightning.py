@@ -176,6 +176,12 @@ def test_what_cannot_be_ordered_is_refused_at_once_and_the_module_is_left_as_it_
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (parts.Net(nn.CrossEntropyLoss()), {"criterion": "loss_fn"}, "criterion must name an attribute; got 'loss_fn'"),
         (parts.Net(nn.CrossEntropyLoss()), {"criterion": "a.b"}, "criterion must name an attribute; got 'a.b'"),
+        (
+            parts.Net(nn.CrossEntropyLoss()),
+            {"criterion": "loss"},
+            r".* write self\.criterion = nn\.CrossEntropyLoss\(\)",
+        ),
+        (Elsewhere(nn.CrossEntropyLoss()), {}, r".* ordered_mean\(F\.cross_entropy\(\.\.\., reduction=.none.\), q\)"),
         (parts.Net(nn.CrossEntropyLoss(reduction="sum")), {}, "criterion must be a mean over the batch; got reduction"),
         (Elsewhere(nn.CrossEntropyLoss()), {}, "criterion must be called in training_step; got no call of 'criterion'"),
         (Regression(nn.MSELoss()), {"q": AccuracyRule()}, "the rule must find right answers to count"),

@@ -25,11 +25,11 @@ KEPT, COMPILED = "only kept samples", "whole batches: the model is compiled with
     [
         ("BySelf", {"strategy": "ddp", "devices": 1}, KEPT),
         ("LossInside", {"precision": "bf16-mixed"}, KEPT),
+        ("Composite", {"criterion": "criterion.ce"}, KEPT),
         ("CompiledPart", {}, COMPILED),
         ("WithBatchNorm", {}, "whole batches: .*takes statistics over the batch"),
         pytest.param("CompiledOutside", {}, COMPILED, marks=SLOW),
         pytest.param("BySelf", {"accumulate_grad_batches": 2}, KEPT, marks=SLOW),
-        pytest.param("Composite", {"criterion": "criterion.ce"}, KEPT, marks=SLOW),
         pytest.param("PartAndWhole", {}, KEPT, marks=SLOW),
         pytest.param("Adversaries", {}, KEPT, marks=SLOW),
     ],

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule
+from ordered_sgd import AccuracyRule, explain_backward
 from ordered_sgd.errors import ArgumentError
 from tests.integrations.trainers import Falling, S, network, samples
 
@@ -123,3 +123,35 @@ def test_a_criterion_that_returns_a_loss_per_sample_is_averaged_in_validation(le
     rows = [net_of(leaf, criterion__reduction=name, **options).fit(x, y).history[-1] for name in ("none", "mean")]
     assert rows[0]["valid_loss"] == pytest.approx(rows[1]["valid_loss"], rel=1e-6)
     assert rows[0]["train_loss"] == rows[1]["train_loss"]
+
+
+def test_only_kept_samples_are_computed_and_the_module_is_compiled_once(leaf: Any) -> None:
+    silent = {"callbacks__print_log": None}
+    plain, net = net_of(leaf, q=3).fit(*arrays()), net_of(leaf, q=3, selective=True, **silent)
+    assert net.backward_ran_ is None
+    net.fit(*arrays())
+    assert np.allclose(net.predict_proba(arrays()[0]), plain.predict_proba(arrays()[0]), rtol=0, atol=1e-6)
+    report = explain_backward(net.module_)
+    assert net.partial_fit(*arrays()).history[:, "computed"] == [0.375] * 4
+    assert explain_backward(net.module_) is report
+    assert report.skipping == report.passes == 40
+    assert net.backward_ran_ == "only kept samples"
+    loaded = pickle.loads(pickle.dumps(net))
+    assert loaded.backward_ran_ is None
+    assert loaded.module_._compiled_call_impl is None
+    for one in (net, loaded.set_params(selective=False)):
+        one.partial_fit(*arrays())
+    assert loaded.history[-1, "computed"] == 1
+    assert loaded.backward_ran_ == "whole batches: selective=False"
+    assert np.allclose(loaded.predict_proba(arrays()[0]), net.predict_proba(arrays()[0]), rtol=0, atol=1e-6)
+
+
+def test_selective_is_a_parameter_that_takes_effect_in_the_next_training(leaf: Any) -> None:
+    net = net_of(leaf, q=3, selective=True, max_epochs=1).fit(*arrays())
+    assert clone(net).get_params()["selective"] is True
+    assert clone(net).backward_ran_ is None
+    net.set_params(selective=False).partial_fit(*arrays())
+    assert net.module_._compiled_call_impl is None
+    assert net.history[:, "computed"] == [0.375, 1.0]
+    net.set_params(selective=True, compile=True, compile__backend="eager").fit(*arrays())
+    assert net.backward_ran_ == "whole batches: the model is compiled without selective_backward"
