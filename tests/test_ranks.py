@@ -160,6 +160,7 @@ CHECKS: dict[str, Any] = {
     "sharded_state": lambda found, ranks: equal(found),
     "remembered_by_rank": remembered_alone,
     "selective_loop": lambda found, ranks: exact(found, ranks) and all(rank["skipping"] >= 5 for rank in found),
+    "selective_blocks": lambda found, ranks: exact(found, ranks) and all(rank["skipping"] >= 4 for rank in found),
     "each_rank_by_itself": lambda found, ranks: exact(found, ranks) and all(r["engines"][-1] != "dense" for r in found),
 }
 

@@ -121,4 +121,6 @@ RUNS = [
     Run("each_rank_by_itself", ("rows",), "slow"),
     Run("selective_loop", ("before",)),
     Run("selective_loop", ("after",), "slow"),
+    Run("selective_blocks", ("before",), "slow"),
+    Run("selective_blocks", ("after",), "slow"),
 ]  # fmt: skip
