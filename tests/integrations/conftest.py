@@ -1,9 +1,21 @@
 """Partners are imported by the worker that runs their tests, not by all that collect them."""
 
 import importlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """Lightning's DDP leaves its ranks in the environment, and Accelerate would start a process group from there."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture
