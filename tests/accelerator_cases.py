@@ -139,6 +139,44 @@ def check_losses_with_an_ignored_target_weights_and_eval_equal_those_of_the_cpu_
             close(found, expected)
 
 
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer that hands everything to another one, as Accelerate's does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("state", "param_groups", "defaults", "zero_grad", "step"):
+            return getattr(object.__getattribute__(self, "inner"), name)
+        return object.__getattribute__(self, name)
+
+
+def check_a_loss_that_is_not_finite_does_not_reach_a_fused_optimizer_inside_a_wrapper() -> None:
+    model = new_model(NAME)
+    step = OrderedStep(model, CE, Wrapped(sgd(model, fused=True)), q=Q, engine="dense", nonfinite="skip")
+    x, y, _ = batches()[0]
+    bad = x.clone()
+    bad[3] = math.nan
+    for given in (x, x, bad):
+        step(given.to(NAME), y.to(NAME))
+    assert all(bool(w.isfinite().all()) for w in weights(model))
+
+
+def check_a_record_as_plain_numbers_waits_once() -> None:
+    model = new_model(NAME)
+    step = OrderedStep(model, CE, sgd(model, fused=True), q=Q, engine="dense", nonfinite="skip")
+    x, y, _ = batches()[0]
+    bad = x.clone()
+    bad[3] = math.nan
+    found = []
+    for given in (x, x, bad):
+        record = step(given.to(NAME), y.to(NAME))
+        with watching() as waits:
+            found.append(record.to_dict())
+        assert waits.counts == (1, 0), waits
+    assert [one["q"] for one in found] == [Q, Q, 0]
+
+
 def check_every_rule_moves_q_as_on_the_cpu() -> None:
     for rule in (AccuracyRule(), FixedQ(0.25), LinearDecay(epochs=4), CosineDecay(epochs=4), LossMassRule(0.9)):
         taken = []

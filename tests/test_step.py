@@ -183,6 +183,43 @@ def test_steps_inside_one_autocast_block_see_the_updated_weights() -> None:
     assert len(set(losses)) == 20
 
 
+@pytest.mark.parametrize("engine", ["dense", "rows", "twopass"])
+def test_autocast_around_the_step_and_inside_it_give_the_gradient_of_torch_s_loop(engine: str) -> None:
+    """And inside, without .float(), bfloat16 losses and what they order: as docs/loop.md says."""
+    built, (x, y) = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), batch(64)
+    x = torch.randn(64, 64)
+
+    def mixed(model: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs: Tensor = model(x)
+        return outputs
+
+    def by_hand() -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = ordered_mean(CE(model(x), y), 8)
+        loss.backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    def by_step(around: bool, forward: Any) -> tuple[StepRecord, list[Tensor]]:
+        model = copy.deepcopy(built)
+        step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=8, engine=engine, forward=forward)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around):
+            record = step(x, y)
+        assert record.engine == engine
+        return record, [p.grad for p in model.parameters() if p.grad is not None]
+
+    model = copy.deepcopy(built)
+    expected = by_hand()
+    outside, gradient = by_step(True, None)
+    assert same(gradient, expected)
+    inside, gradient = by_step(False, lambda model, x: mixed(model, x).float())
+    assert same(gradient, expected)
+    half, _ = by_step(False, mixed)
+    assert outside.losses.dtype == inside.losses.dtype == half.ordered_loss.dtype == torch.float32
+    assert half.losses.dtype == torch.bfloat16
+    assert half.losses.unique().shape[0] < inside.losses.unique().shape[0] == 64
+
+
 def test_sample_weights_reach_the_ordering() -> None:
     model = network()
     x, y = batch()

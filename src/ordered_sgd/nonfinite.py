@@ -98,10 +98,13 @@ _FINE = Verdict()
 
 
 def masks_itself(optimizer: Optimizer) -> bool:
-    """Whether the optimizer can skip its update by a flag on the device: fused, and past its first step.
+    """Whether the optimizer can skip its update by a flag on the device: fused, past its first step, and no wrapper.
 
-    (In its first step a fused optimizer makes its state, and would leave it unwritten.)
+    In its first step a fused optimizer makes its state, and would leave it unwritten. A wrapper, as Accelerate's, shows
+    the groups of a fused optimizer, which would not see a flag that is set on the wrapper.
     """
+    if not vars(optimizer).get("_step_supports_amp_scaling"):
+        return False
     groups = optimizer.param_groups
     with_gradient = [p for group in groups for p in group["params"] if p.grad is not None]
     return all(group.get("fused") for group in groups) and all(optimizer.state.get(p) for p in with_gradient)

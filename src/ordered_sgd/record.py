@@ -49,6 +49,34 @@ class StepRecord:
     recall: float | None = None
     _mean: Callable[[], Tensor] | None = field(default=None, repr=False)
 
+    def to_dict(self) -> dict[str, float | int | str]:
+        """Plain numbers and the engine's name, for any logger; reads from the device once.
+
+        ``q``, ``count``, ``engine``, ``ordered_loss`` and ``mean_loss``; ``correct`` and ``recall`` where known.
+        The q of an update that the device skipped, because a loss was not finite, is 0.
+
+        Examples
+        --------
+        >>> from ordered_sgd import OrderedStep
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        >>> step = OrderedStep(model, torch.nn.MSELoss(reduction="none"), optimizer, q=1)
+        >>> list(step(torch.ones(4, 1), torch.zeros(4, 1)).to_dict())
+        ['q', 'count', 'engine', 'ordered_loss', 'mean_loss']
+        """
+        losses, correct, skipped = [self.ordered_loss, self.mean_loss], self.correct, self._bad
+        dtype = losses[0].dtype  # in float32 whole numbers up to 2**24 are exact
+        read = [value.to(dtype) for value in (*losses, correct, skipped) if value is not None]
+        ordered, mean_loss, *others = torch.stack(read).tolist()
+        bad = others.pop() if skipped is not None else 0.0
+        found: dict[str, float | int | str] = {"q": 0 if bad else self.q, "count": self.count, "engine": self.engine}
+        found |= {"ordered_loss": ordered, "mean_loss": mean_loss}
+        if correct is not None:
+            found["correct"] = others[0] if correct.is_floating_point() else int(others[0])
+        if self.recall is not None:
+            found["recall"] = self.recall
+        return found
+
     @property
     def estimated(self) -> bool:
         """Whether `mean_loss` and `correct` are estimates, because only some samples were scored."""
