@@ -4,7 +4,7 @@
 that have one; `explain_backward` says what ran, and `restore_backward` undoes it.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -50,7 +50,7 @@ def selective_backward(model: Model, *, compile: bool = False) -> Model:
     inner = _inner(model)
     from ordered_sgd.selective.call import SelectiveCall  # brings torch's compiler, which takes seconds to load
 
-    known = inner._compiled_call_impl
+    known: Any = inner._compiled_call_impl
     how = "model.compile()" if known is not None and not isinstance(known, SelectiveCall) else None
     if isinstance(inner, torch._dynamo.OptimizedModule) and not compile:  # its compiled code would not run
         how = "torch.compile(model)"

@@ -54,7 +54,7 @@ class BackwardReport:
     eager : bool
         Whether torch.compile leaves a part of the model alone, which is then computed for all samples.
     lowered : int
-        Backward graphs that are compiled with inductor.
+        How often inductor compiled a backward graph.
     unlowered : dict of str to int
         Why a graph ran node by node although ``compile=True``, and how often.
     plain : str or None

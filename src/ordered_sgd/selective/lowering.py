@@ -8,17 +8,22 @@ batch size. The graph itself, run node by node, is what compiled code is compare
 import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
+from torch._dynamo.source import ConstantSource
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ordered_sgd.errors import first_line
 from ordered_sgd.selective.explain import BackwardReport
-from ordered_sgd.selective.lowered import Assumed, LoweredBackward
+from ordered_sgd.selective.lowered import Assumed, Code, LoweredBackward, Sizes
 from ordered_sgd.selective.rows_plan import RowsPlan
 from ordered_sgd.selective.sizes import carries, expr, first_symbols, tensors_of
 
@@ -115,7 +120,10 @@ class Lowering:
         if code is None:
             return None
         report.lowered += 1
-        return LoweredBackward(graph, code, strides, plan, Assumed.of(_shape_env(), plan), report)
+        batch = plan.symbol
+        assumed = None if batch is None else Assumed.of(_shape_env(), batch, {batch: batch})
+        again = partial(_lower_again, graph, strides, plan, report)
+        return LoweredBackward(graph, Code(code, assumed), strides, plan, report, again)
 
     def _as_saved(self, name: str, value: Any) -> Any:
         """A traced argument of the backward with the strides that the compiled forward gives it, whatever the batch.
@@ -130,6 +138,42 @@ class Lowering:
         if [expr(one) for one in strides] == [expr(one) for one in value.stride()]:
             return value
         return value.as_strided(value.shape, strides)
+
+
+def _lower_again(
+    graph: fx.GraphModule, strides: Sequence[Any], plan: RowsPlan, report: BackwardReport, sizes: Sizes
+) -> Code | None:
+    """The backward graph compiled for other sizes than those that it was traced with; None if that fails."""
+    assert plan.symbol is not None
+    try:
+        env = ShapeEnv()
+        names = {
+            symbol: env.create_symbol(size, ConstantSource(f"size_{i}"), dynamic_dim=DimDynamic.DYNAMIC)
+            for i, (symbol, size) in enumerate(sizes.items())
+        }
+        values = {symbol: sympy.Integer(size) for symbol, size in sizes.items()}
+
+        def size(traced: Any) -> Any:
+            return env.create_symintnode(traced.xreplace(names), hint=int(traced.xreplace(values)))
+
+        inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        with FakeTensorMode(shape_env=env):
+            for i, (value, steps) in enumerate(zip(inputs, strides, strict=True)):
+                if isinstance(value, Tensor):
+                    shape = [size(expr(one)) for one in value.shape]
+                    steps = [size(one) for one in steps]
+                    inputs[i] = torch.empty_strided(shape, steps, dtype=value.dtype, device=value.device)
+                elif isinstance(value, torch.SymInt):
+                    inputs[i] = size(expr(value))
+    except Exception as error:  # whatever those that are not public raise
+        report.say_unlowered(f"the backward cannot be compiled again ({first_line(error)})")
+        return None
+    with torch.no_grad(), torch._C._DisableAutocast():
+        code = _compiled(_copied(graph), inputs, report, _BACKWARD, is_backward=True)
+    if code is None:
+        return None
+    report.lowered += 1
+    return Code(code, Assumed.of(env, plan.symbol, names))
 
 
 def _compiled(
@@ -155,7 +199,7 @@ def _compiled(
 
 def _copied(graph: fx.GraphModule) -> fx.GraphModule:
     """The graph, to be changed while it is compiled."""
-    with torch._subclasses.fake_tensor.unset_fake_temporarily():
+    with unset_fake_temporarily():
         return copy.deepcopy(graph)
 
 
