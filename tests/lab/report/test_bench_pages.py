@@ -5,6 +5,7 @@ import pytest
 
 from ordered_sgd.lab.bench.loss_epochs import TASKS
 from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS
+from ordered_sgd.lab.report.accumulation_bench import accumulation_bench_page
 from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
 from ordered_sgd.lab.report.head_bench import head_bench_page
 from ordered_sgd.lab.report.linear_bench import linear_bench_page
@@ -63,3 +64,12 @@ def test_the_figures_of_the_page_on_trainers_are_those_of_their_record() -> None
     assert page == trainers_bench_page(page, record)
     assert {row["trainer"] for row in record["trainers"]} | set(record["left_out"]) == set(SUBJECTS)
     assert all(row["error"] < 1e-4 for row in record["trainers"] if row["q"] is not None)
+
+
+def test_the_figures_of_gradient_accumulation_are_those_of_their_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-accumulation.json").read_text())
+    page = (DOCS / "loop.md").read_text()
+    assert page == accumulation_bench_page(page, record)
+    regrouped = [row for row in record["accumulation"] if row["way"] == "regrouped"]
+    assert {row["ran"] for row in regrouped} == {"micro-batches, regrouped"}
+    assert all(row["error"] < 1e-5 for row in regrouped)
