@@ -111,7 +111,13 @@ WAYS = [
     Way("`twopass`", 1, 1, "whether both passes agree", step_of(engine="twopass")),
     Way("`rows`", 1, 1, _GRADIENT, step_of(engine=Rows())),
     Way("`selective_backward` in a loop", 1, 0, _GRADIENT, _selective),
-    Way("two micro-batches", 3, 1, "which samples are kept; twice, whether passes agree", step_of(parts=2)),
+    Way(
+        "two micro-batches",
+        2,
+        1,
+        "which samples are kept; for each regrouped micro-batch, whether passes agree",
+        step_of(parts=2),
+    ),
     Way("`memory`, the rest as `dense`", 5, 1, _MEMORY, step_of(engine=Memory(candidates=12))),
 ]
 

@@ -44,7 +44,9 @@ def test_steps_with_a_group_of_one_are_steps_without_a_group(
             assert step.end_epoch() == reference.end_epoch()
     for a, b in zip(weights(model), weights(alone), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    assert record.engine == ("micro-batches" if parts else engine) or step.why
+    assert record.engine == ("micro-batches, regrouped" if parts else engine) or step.why
+    if parts:
+        assert (record.engine == "micro-batches, regrouped") == (wrapper != "fsdp")
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])

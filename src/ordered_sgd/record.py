@@ -24,7 +24,7 @@ class StepRecord:
         Samples in the batch.
     engine : str
         How the gradient was computed: an engine's name, ``"rows in part"`` where only some pieces of the model skipped
-        samples, or ``"micro-batches"``.
+        samples, ``"micro-batches, regrouped"``, or ``"micro-batches"`` where they ran whole.
     losses : Tensor
         All losses, shape (s,).
     rows : Tensor

@@ -116,6 +116,39 @@ class Buffers:
                     self._changing.add((held.module, name))  # by way of .data no version is counted
 
 
+def moved(before: Saved, after: Saved) -> str | None:
+    """What modules hold otherwise than before, by name and kind of module; None where nothing is seen to differ."""
+    earlier = {held.module: held for held in before}
+    for held in after:
+        if held.module not in earlier:
+            return f"a {type(held.module).__name__}"
+        name = _moved_in(earlier[held.module], held)
+        if name is not None:
+            return f"{name!r} of a {type(held.module).__name__}"
+    return None
+
+
+def _moved_in(before: Held, after: Held) -> str | None:
+    old, new = before.others | before.buffers, after.others | after.buffers
+    if old.keys() != new.keys():
+        return next(iter(sorted(old.keys() ^ new.keys())))
+    return next((name for name in new if _differs(name, before, after, old[name], new[name])), None)
+
+
+def _differs(name: str, before: Held, after: Held, old: Any, new: Any) -> bool:
+    """Whether an entry differs, by its copies where it has them."""
+    if name in after.contents:
+        return type(old) is not type(new) or not _same_entries(before.contents[name], after.contents[name])
+    if type(new) in _NUMBERS:
+        return type(old) is not type(new) or (old != new and old == old)  # NaN is like itself
+    copy, earlier = after.copies.get(name), before.copies.get(name)
+    if copy is None:
+        return old is not new
+    if earlier is None:  # copied from now on, since it was found to change
+        return True
+    return (copy.shape, copy.dtype) != (earlier.shape, earlier.dtype) or not torch.equal(copy, earlier)
+
+
 def _others(module: nn.Module) -> dict[str, Any]:
     """Plain tensors, numbers, texts, lists, dicts and None that a module holds; a tensor of a graph is none of them."""
     found, held = {}, vars(module)
@@ -138,12 +171,17 @@ def _put_back(now: dict[str, Any], names: Set[str], before: Mapping[str, Any]) -
 
 def _refill(now: Any, before: Any) -> None:
     """Make the entries of a list or a dict those of before, if one of them is another."""
+    if not _same_entries(now, before):
+        now.clear()
+        (now.update if isinstance(now, dict) else now.extend)(before)
+
+
+def _same_entries(now: Any, before: Any) -> bool:
+    """Whether two lists or two dicts hold the same objects."""
+    if len(now) != len(before):
+        return False
     entries = (lambda held: [*held.keys(), *held.values()]) if isinstance(now, dict) else list
-    pairs = zip(entries(now), entries(before), strict=False)
-    if len(now) == len(before) and all(one is other for one, other in pairs):
-        return
-    now.clear()
-    (now.update if isinstance(now, dict) else now.extend)(before)
+    return all(one is other for one, other in zip(entries(now), entries(before), strict=True))
 
 
 def is_unfinished(model: nn.Module) -> bool:
@@ -199,6 +237,14 @@ def restore_host_random_state(state: RandomState) -> None:
 def same_random_state(a: RandomState, b: RandomState) -> bool:
     """Whether nothing was drawn from torch's generators in between."""
     return all(torch.equal(one, other) for one, other in zip(a.torch, b.torch, strict=True))
+
+
+def same_host_random_state(a: RandomState, b: RandomState) -> bool:
+    """Whether nothing was drawn from Python's and NumPy's generators in between."""
+    if a.python != b.python or a.numpy is None or b.numpy is None:
+        return bool(a.python == b.python)
+    equal = sys.modules["numpy"].array_equal
+    return all(equal(one, other) for one, other in zip(a.numpy, b.numpy, strict=True))
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from ordered_sgd.engines import Strategy, as_strategy
 from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
 from ordered_sgd.engines.parallel import parallel
-from ordered_sgd.engines.phases import Parts, Recall, Scored
+from ordered_sgd.engines.phases import Engine, Parts, Recall, Scored
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.loss import check_criterion
 from ordered_sgd.policy import Policy, Selection
@@ -131,6 +131,7 @@ class OrderedStep:
         )
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
         self._micro = MicroBatches(score, self._parallel, buffers)
+        self._ran: Engine | MicroBatches = self.engine
         self._alone = group is None
         self.steps = 0
 
@@ -138,9 +139,9 @@ class OrderedStep:
         """One update on a mini-batch (line 3 of Algorithm 1), or on a list of micro-batches ``[(x1, y1), (x2, y2)]``.
 
         `sample_weight`, shape (s,), multiplies the losses before they are ordered; a micro-batch carries its own as
-        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept. `index`,
-        integers of shape (s,), says which samples of the training set these are: ``engine="memory"`` needs it, and no
-        other engine looks at it.
+        ``(x, y, sample_weight)``. A list of micro-batches is one mini-batch: the q largest of all are kept, and are
+        regrouped into as few micro-batches as they fill where that is exact. `index`, integers of shape (s,), says
+        which samples of the training set these are: ``engine="memory"`` needs it, and no other engine looks at it.
         """
         self.updater.raise_late()
         index = self.engine.checked_index(index, y)
@@ -163,7 +164,7 @@ class OrderedStep:
     @property
     def why(self) -> str | None:
         """Why another way of computing the gradient ran than the engine's name promises; None when it did not."""
-        return self.engine.why
+        return self._ran.why
 
     @property
     def recall(self) -> Recall | None:
@@ -195,6 +196,8 @@ class OrderedStep:
     def _forward(self, batches: list[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Tensor | None) -> Scored:
         """Line 3: the losses of a batch, or of micro-batches as one."""
         s = samples_of(batches) if index is None else index.shape[0]
-        if whole or (len(batches) == 1 and self._alone):
+        one = whole or (len(batches) == 1 and self._alone)
+        self._ran = self.engine if one else self._micro
+        if one:
             return self.engine.forward(batches[0], self.selector.ahead(s, index))
         return self._micro.forward(batches, s, self.selector.everything)

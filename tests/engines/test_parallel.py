@@ -80,5 +80,5 @@ def test_micro_batches_without_a_kept_sample_run_again_where_statistics_are_shar
         parallel.shares_statistics = lambda sharing=sharing: sharing  # type: ignore[method-assign]
         sizes.clear()
         scored = MicroBatches(score, parallel, Buffers(model)).forward([batch(3), batch(5)], 8, lambda total: None)
-        scored.backward(Kept(torch.tensor([4]), 1.0))
+        scored.backward(Kept(torch.arange(3, 8), 5.0))
         assert sizes == [3, 5, *again]

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.agreement import agree
+from ordered_sgd.engines.gather import ScoredPart
 from ordered_sgd.engines.parallel import OneProcess, Replicated
-from ordered_sgd.engines.phases import Computed, Kept, Losses, Right, Score, Scored, which_right
+from ordered_sgd.engines.phases import Computed, Kept, Losses, Parts, Right, Score, Scored, which_right
+from ordered_sgd.engines.regroup import Regroup
+from ordered_sgd.engines.replay import Drawn
 from ordered_sgd.errors import ArgumentError, message, warn
-from ordered_sgd.rewind import Buffers, RandomState, Saved, device_of, random_state, restore_random_state
+from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 
 
 def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | None:
@@ -36,6 +39,9 @@ def samples_in_all(s: int | None, parts: int, parallel: OneProcess) -> int | Non
 class MicroBatches:
     """Micro-batches as one batch: the q largest of all of them.
 
+    Each is scored without a graph; then the kept samples are run again, regrouped where that is exact, else by running
+    the micro-batches that hold them.
+
     Parameters
     ----------
     score, parallel
@@ -46,6 +52,12 @@ class MicroBatches:
 
     def __init__(self, score: Score, parallel: OneProcess, buffers: Buffers) -> None:
         self.score, self.parallel, self.buffers = score, parallel, buffers
+        self.regroup = Regroup(Parts(parallel.model, score, parallel, buffers))
+
+    @property
+    def why(self) -> str | None:
+        """Why whole micro-batches ran in the last step; None if they did not, or nothing was to be gained."""
+        return self.regroup.why
 
     def forward(self, batches: Sequence[Any], s: int | None, everything: Callable[[int], Kept | None]) -> Scored:
         """The losses of all micro-batches, of s samples if that is known.
@@ -56,6 +68,7 @@ class MicroBatches:
         if isinstance(self.parallel, Replicated) and not self.parallel.over_ranks:
             rule = "not be wrapped in DistributedDataParallel for micro-batches without a group"
             raise ArgumentError(message("OrderedStep", "model", rule, "a wrapped one", "Pass one batch, or group=."))
+        self.regroup.why = None
         total = samples_in_all(s, len(batches), self.parallel)
         whole = everything(total) if s is not None and total else None
         if whole is not None:
@@ -65,14 +78,16 @@ class MicroBatches:
                 remedy = "Pass targets whose first dimension is the batch."
                 raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
             return AllScored(*joined)
-        device = device_of(self.buffers.model)
-        before, scored = [], []
+        device, parts, rights = device_of(self.buffers.model), [], []
         with torch.no_grad():
             for batch in batches:
-                before.append((random_state(device), self.buffers.save()))
-                scored.append(self.score(batch))
+                before, drawn = (random_state(device), self.buffers.save()), Drawn()
+                with drawn if self.regroup.watching else nullcontext():
+                    losses, right = self.score(batch)
+                parts.append(ScoredPart(batch, losses, *before, drawn))
+                rights.append(Losses(losses, right))
         torch.clear_autocast_cache()  # it holds weights that were cast without a graph
-        return PartsScored(*_join(scored), self, batches, scored, before)
+        return PartsScored(*_join(rights), self, parts)
 
     def _one_pass(self, batches: Sequence[Any], everything: Kept) -> list[Losses]:
         """The losses of each, back-propagated at once: q keeps everything."""
@@ -106,42 +121,52 @@ class AllScored:
 
 @dataclass(frozen=True)
 class PartsScored:
-    """Micro-batches that were scored without a graph, and the state of generators and buffers before each."""
+    """Micro-batches that were scored without a graph, with the state of generators and buffers before each."""
 
     losses: Tensor
     right: Right
     engine: MicroBatches
-    batches: Sequence[Any]
-    scored: list[Losses]
-    before: list[tuple[RandomState, Saved]]
+    parts: list[ScoredPart]
     positions: None = None
 
     def backward(self, kept: Kept) -> Computed:
-        """Run the micro-batches that hold a kept sample again, as they were run before.
+        """Run the kept samples again, with the dropout masks and buffers they were scored with: regrouped if exact."""
+        return self._again(kept, self.engine.regroup.backward)
 
-        With the same dropout masks and buffers, which are updated once. Over several ranks the gradient of the last one
-        is averaged, so that a rank without a kept sample runs one as well.
-        """
-        parallel, buffers, rows = self.engine.parallel, self.engine.buffers, kept.rows
+    def whole(self, kept: Kept) -> Computed:
+        """The slow twin: run the micro-batches that hold a kept sample again as they were. Exact for any model."""
+        return self._again(kept, lambda *given: False)
+
+    def _again(self, kept: Kept, regroup: Callable[..., bool]) -> Computed:
+        """The gradient by `regroup`, else by whole micro-batches; buffers and generators stand as after the scoring."""
+        buffers = self.engine.buffers
         device = device_of(buffers.model)
         after = random_state(device), buffers.save()
-        chosen = _of_each(rows, self.scored)
-        in_step = parallel.in_step
-        run = [i for i, local in enumerate(chosen) if in_step or local.shape[0] > 0] or [0]
-        for i in run:
-            random, saved = self.before[i]
-            restore_random_state(random, device)
-            buffers.load(saved)
-            last = i == run[-1]
-            with nullcontext() if last else parallel.unsynced():
-                score, batch = self.engine.score, self.batches[i]
-                again = (parallel.through(score, batch) if last else score(batch)).losses
-                if not agree(again, self.scored[i].losses):
-                    _warn_of_other_losses()
-                kept.pull(again, chosen[i])
+        chosen = _of_each(kept.rows, [part.s for part in self.parts])
+        regrouped = regroup(self.parts, chosen, kept, after)
+        if not regrouped:
+            self._run_whole(chosen, kept)
         restore_random_state(after[0], device)
         buffers.load(after[1])
-        return Computed(self.losses, rows, self.right, "micro-batches")
+        return Computed(self.losses, kept.rows, self.right, f"micro-batches{', regrouped' * regrouped}")
+
+    def _run_whole(self, chosen: Sequence[Tensor], kept: Kept) -> None:
+        """Run the micro-batches that hold a chosen sample.
+
+        Over several ranks the gradient of the last one is averaged, so that a rank without a kept sample runs one as
+        well.
+        """
+        parallel, score, buffers = self.engine.parallel, self.engine.score, self.engine.buffers
+        run = [i for i, rows in enumerate(chosen) if parallel.in_step or rows.shape[0] > 0] or [0]
+        for i in run:
+            part, last = self.parts[i], i == run[-1]
+            restore_random_state(part.random, device_of(buffers.model))
+            buffers.load(part.saved)
+            with nullcontext() if last else parallel.unsynced():
+                again = (parallel.through(score, part.batch) if last else score(part.batch)).losses
+                if not agree(again, part.losses):
+                    _warn_of_other_losses()
+                kept.pull(again, chosen[i])
 
     def abandon(self) -> Computed:
         """Nothing has to be undone."""
@@ -168,13 +193,13 @@ def samples_of(batches: Sequence[tuple[Any, Any, Tensor | None]]) -> int | None:
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _of_each(rows: Tensor, scored: Sequence[Losses]) -> list[Tensor]:
+def _of_each(rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """The positions in each micro-batch, of ascending positions in all of them together."""
-    ends = torch.tensor([part.losses.shape[0] for part in scored]).cumsum(0)
+    ends = torch.tensor(sizes).cumsum(0)
     here = rows.cpu()  # how many each one has must be known on the host: one read
     cuts = [0, *torch.searchsorted(here, ends).tolist()]
     starts = [0, *ends.tolist()]
-    return [rows[cuts[i] : cuts[i + 1]] - starts[i] for i in range(len(scored))]
+    return [rows[cuts[i] : cuts[i + 1]] - starts[i] for i in range(len(sizes))]
 
 
 def _join(scored: Sequence[Losses]) -> Losses:

@@ -32,7 +32,7 @@ class Apart:
     parts
         What the engine is built from.
     name
-        The engine that messages speak of.
+        The engine that messages speak of, as in "engine twopass".
     remedy
         What they advise.
     compares
@@ -81,8 +81,8 @@ class Apart:
         # a rank that gives up alone still scores first, as the others do: their messages must meet
         self.everywhere = self.parallel.in_step or not self.parallel.over_ranks
         self.why = f"samples influence each other in {where}"
-        log.info("engine %s runs the whole batch: %s", self.name, self.why)
-        rule = f"not influence each other for engine {self.name}"
+        log.info("%s: the whole batch runs: %s", self.name, self.why)
+        rule = f"not influence each other for {self.name}"
         warn(message("OrderedStep", "samples", rule, self.why, self._remedy))
 
     def cannot_run(self, reason: Exception) -> None:
@@ -91,7 +91,7 @@ class Apart:
         self.everywhere = self.parallel.in_step or not self.parallel.over_ranks
         why = f"the chosen samples cannot be run by themselves ({first_line(reason)})"
         self.why = f"{why}. {self._hint}" if self._hint else why
-        log.info("engine %s runs the whole batch: %s", self.name, self.why)
+        log.info("%s: the whole batch runs: %s", self.name, self.why)
 
     def _look(self, batch: Any) -> None:
         """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
@@ -148,7 +148,7 @@ class Apart:
                     with in_generic_position(self.buffers.modules):
                         return first_difference_of(self.model, self.score, generic.batch, rows, generic.s, 1e-9)
         except Exception as reason:  # whatever a model raises of a dtype or a batch size that it does not expect
-            log.info("engine %s cannot compare in float64: %s", self.name, first_line(reason))
+            log.info("%s: cannot compare in float64: %s", self.name, first_line(reason))
         return None
 
     def _largest_error(

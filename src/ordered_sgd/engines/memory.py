@@ -87,7 +87,7 @@ class MemoryEngine:
         self.fixed = options.candidates
         self.why: str | None = None
         self._said = False
-        self._apart = Apart(parts, "memory", 'Use engine="dense" to silence this.')
+        self._apart = Apart(parts, "engine memory", 'Use engine="dense" to silence this.')
         self._generator = parts.generator or torch.Generator().manual_seed(0)
         self._candidates = Candidates(options.recall)
         # of every sample, and room for more; infinite: never seen

@@ -86,7 +86,7 @@ class TwoPassEngine(Stateless):
         self.buffers = parts.buffers
         self._subset = options.batchnorm is not None
         remedy = 'Use engine="dense" to silence this, or TwoPass(batchnorm="subset") for BatchNorm.'
-        self._apart = Apart(parts, "twopass", remedy, compares=options.exact, subset=self._subset)
+        self._apart = Apart(parts, "engine twopass", remedy, compares=options.exact, subset=self._subset)
         if not options.exact:
             log.info("engine twopass does not compare its second pass with its scores: scoring, dtype or batchnorm")
         self._unfinished = True  # until the model has all its parameters

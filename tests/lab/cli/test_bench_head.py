@@ -116,7 +116,10 @@ def test_a_record_of_another_command_is_not_continued(tmp_path: Path) -> None:
     assert isinstance(error, ArgumentError)
     (tmp_path / "b.json").write_text("[]")
     error = run("head", *SMALL, "--resume", "--out", str(tmp_path / "b.json")).exception
-    assert "must be a record of osgd bench step, tokens, head, losses, distributed, linear; got something" in str(error)
+    assert (
+        "must be a record of osgd bench step, tokens, accumulation, head, losses, distributed, linear; got something"
+        in str(error)
+    )
 
 
 def test_the_tables_show_ratios_memory_and_the_largest_error() -> None:

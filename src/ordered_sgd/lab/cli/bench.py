@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ordered_sgd.errors import ArgumentError, check_choice, message, require
+from ordered_sgd.lab.cli.bench_accumulation import accumulation
 from ordered_sgd.lab.cli.bench_distributed import distributed
 from ordered_sgd.lab.cli.bench_head import head
 from ordered_sgd.lab.cli.bench_linear import linear
@@ -35,6 +36,7 @@ command.add_command(distributed)
 command.add_command(losses)
 command.add_command(tokens)
 command.add_command(head)
+command.add_command(accumulation)
 command.add_command(page)
 
 

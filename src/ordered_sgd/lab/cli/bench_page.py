@@ -14,6 +14,7 @@ _KEYS = {
     "distributed": "predicted",
     "losses": "losses",
     "head": "heads",
+    "accumulation": "accumulation",
     "tokens": "trained",
     "step": "rows",
 }
@@ -45,6 +46,7 @@ def page(record: Path, page: Path) -> None:
     Its tables replace what stands between the marks of the command, as <!-- bench-step --> and <!-- /bench-step -->;
     the chart of `osgd bench step` or `tokens` is written beside the page.
     """
+    from ordered_sgd.lab.report.accumulation_bench import accumulation_bench_page
     from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
     from ordered_sgd.lab.report.head_bench import head_bench_page
     from ordered_sgd.lab.report.linear_bench import linear_bench_page
@@ -57,6 +59,7 @@ def page(record: Path, page: Path) -> None:
         "distributed": distributed_bench_page,
         "losses": losses_bench_page,
         "head": head_bench_page,
+        "accumulation": accumulation_bench_page,
     }
     charts = {"step": (step_bench_page, draw_step_bench), "tokens": (tokens_bench_page, draw_tokens_bench)}
     found = read_record(record)
