@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import Tensor
 
 from ordered_sgd.criterion import ignore_index
-from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.integrations._head import Unprojected, logits_of
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.integrations._compared import PerToken
+from ordered_sgd.integrations._tasks import Task, task_named
 from ordered_sgd.integrations._watched import WatchedLoss
 from ordered_sgd.rules import Rule
 
@@ -24,16 +24,17 @@ class OrderedLossFunc:
 
     Parameters
     ----------
-    task : str
-        ``"sequence"``: logits (s, C), a label each; ``"token"``: logits (s, T, C), labels (s, T); ``"causal"``: the
-        same with every label predicted one position before it.
+    task : str or Task
+        What the model's logits are compared with: ``"sequence"``, ``"multi_label"``, ``"regression"``, ``"token"``,
+        ``"causal"``, ``"seq2seq"``, ``"question_answering"`` or ``"segmentation"``; docs/trainers.md has the table.
     q : float or Rule
         A count, a share in (0, 1], or a rule that moves q: then give `Trainer` an `OrderedRule` as well.
     unit : str or None, default=None
-        What is ordered, ``"sample"`` or ``"token"``; None means ``"token"`` unless the task is ``"sequence"``.
-        ``"sample"`` orders whole sequences by the mean loss of their tokens.
+        What is ordered, ``"sample"``, ``"token"`` or ``"pixel"``; None leaves it to the task. ``"sample"`` orders whole
+        sequences by the mean loss of their tokens, and images by that of their pixels.
     criterion : Callable[..., Tensor] or None, default=None
-        One loss per label, from logits (n, C) and labels (n,); None means cross-entropy that ignores -100.
+        One loss per label, from logits (n, C) and labels (n,), in place of the task's own loss; that of tokens gets
+        them flattened.
     router_aux_loss_coef : float or None, default=None
         What the ``aux_loss`` of a mixture of experts is multiplied by before it is added to the loss. `OrderedTrainer`
         reads it from the model; elsewhere a model that returns an ``aux_loss`` needs it.
@@ -50,7 +51,7 @@ class OrderedLossFunc:
 
     def __init__(
         self,
-        task: str,
+        task: str | Task,
         *,
         q: float | Rule,
         unit: str | None = None,
@@ -58,45 +59,31 @@ class OrderedLossFunc:
         router_aux_loss_coef: float | None = None,
         **options: Any,
     ) -> None:
-        where = type(self).__name__
-        check_choice(where, "task", task, ("sequence", "token", "causal"))
-        self.task, self._classes = task, criterion is None
+        self.task, self._given = task_named(task), criterion is not None
         self.router_aux_loss_coef = router_aux_loss_coef
-        criterion = criterion or nn.CrossEntropyLoss(reduction="none")
-        unit = unit or ("sample" if task == "sequence" else "token")
-        self._ignored = ignore_index(criterion)
-        self.loss_fn = WatchedLoss(criterion, q=q, unit=unit, **options, _where=where)  # type: ignore[arg-type]
-        if task != "sequence":
-            self.loss_fn.criterion = _PerToken(criterion)
+        criterion = self.task.criterion(self.task.ignored) if criterion is None else criterion
+        ignored = ignore_index(criterion)
+        self._ignored = 0 if ignored is None else ignored  # a criterion of another mind must not stumble over -100
+        where = type(self).__name__
+        self.loss_fn = WatchedLoss(criterion, q=q, unit=unit or self.task.unit, **options, _where=where)  # type: ignore[arg-type]
+        if self.task.head:
+            self.loss_fn.criterion = PerToken(criterion)
         self._sums: list[Any] = [0.0, 0.0]  # since the last log: of mean losses times weights, and of the weights
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a micro-batch, to be added to those of the others of the same update."""
         if labels is None:
-            remedy = "Trainer drops what the model's forward does not name; set remove_unused_columns=False."
+            remedy = (
+                "Trainer passes on the column 'labels' alone, and drops what the model's forward does not name: "
+                "set remove_unused_columns=False, or use OrderedTrainer for labels of other names."
+            )
             raise ArgumentError(message("OrderedLossFunc", "labels", "be in every batch", "none", remedy))
-        if self._classes and labels.is_floating_point():
-            remedy = "Pass OrderedLossFunc(task, criterion=...) for regression and for several labels at once."
-            raise ArgumentError(message("OrderedLossFunc", "labels", "be classes", labels.dtype, remedy))
-        logits = logits_of(outputs)
-        labels = labels.to(logits.device)
-        if self.task == "causal":
-            labels = pad(labels, (0, 1), value=-100)[..., 1:]  # the last position predicts nothing
-        if isinstance(logits, Tensor):
-            logits = logits if logits.dtype == torch.float64 else logits.float()
-            if self.task != "sequence":
-                logits = logits.transpose(1, 2)  # the classes second, as torch has it
-            if labels.is_floating_point() and logits.shape == (*labels.shape, 1):
-                logits = logits.squeeze(-1)  # a regression
-        there = labels != -100
-        if not labels.is_floating_point():  # a criterion of another mind must not stumble over -100
-            labels = labels.masked_fill(~there, 0 if self._ignored is None else self._ignored)
+        logits, labels, valid, items = self.task.compare(outputs, labels, self._ignored)
         training = torch.is_grad_enabled()  # evaluation is without
-        mask = there if there.dim() == 1 or self.task != "sequence" else None  # else labels are not one for each loss
-        loss: Tensor = self.loss_fn.train(training)(logits, labels, mask=mask)
+        loss: Tensor = self.loss_fn.train(training)(logits, labels, mask=valid)
         if num_items_in_batch is not None:
-            loss = loss * self._weight(there.sum(), num_items_in_batch, training)
-        return loss + self._router_loss(outputs)
+            loss = loss * self._weight(items, num_items_in_batch, training)
+        return loss + self.router_loss(outputs)
 
     def _weight(self, valid: Tensor, in_all: Tensor | int, training: bool) -> Tensor:
         """The share of the update's valid labels that this micro-batch has."""
@@ -114,7 +101,7 @@ class OrderedLossFunc:
         if self.loss_fn.mean_loss is not None:
             self._sums = [self._sums[0] + self.loss_fn.mean_loss * weight, self._sums[1] + weight]
 
-    def _router_loss(self, outputs: Any) -> Tensor | float:
+    def router_loss(self, outputs: Any) -> Tensor | float:
         """The loss that keeps a mixture of experts balanced, which is the same for every q; 0 for other models.
 
         It is not divided among the micro-batches of an update, since models of Transformers do not divide it either.
@@ -131,9 +118,9 @@ class OrderedLossFunc:
     @property
     def needs_logits(self) -> str | None:
         """Why the losses cannot be computed from the input of an output layer; None if they can."""
-        if self.task == "sequence":
-            return "the task is to classify whole samples"
-        if not self._classes:
+        if not self.task.head:
+            return f"the task {self.task.name!r} needs them"
+        if self._given:
             return "a criterion was given"
         if self.loss_fn.policy.adaptive.counts_answers:
             return f"{type(self.loss_fn.policy.adaptive.rule).__name__} counts right answers"
@@ -144,18 +131,3 @@ class OrderedLossFunc:
         (total, weight), self._sums = self._sums, [0.0, 0.0]
         mean = float(total) / max(float(weight), 1e-9)
         return {"ordered/q": float(self.loss_fn.kept_q or 0), "ordered/mean_loss": mean}
-
-
-class _PerToken(nn.Module):
-    """A criterion of (n, C) and (n,) for (s, C, T) and (s, T): flattened, which is faster than by columns."""
-
-    def __init__(self, criterion: Any) -> None:
-        super().__init__()
-        self.criterion = criterion
-        self.ignore_index = ignore_index(criterion)
-
-    def forward(self, logits: Tensor | Unprojected, labels: Tensor) -> Tensor:
-        if isinstance(logits, Unprojected):
-            return logits.losses(labels, self.ignore_index)
-        losses: Tensor = self.criterion(logits.transpose(1, 2).flatten(0, 1), labels.flatten())
-        return losses if losses.dim() == 0 else losses.view_as(labels)

@@ -11,6 +11,7 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.integrations._head import HeadForward, body_of
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._ordered_rule import OrderedRule, run_by
+from ordered_sgd.integrations._tasks import Task
 from ordered_sgd.integrations._watched import world
 from ordered_sgd.integrations._whole_updates import NotByUnitError, WholeUpdates
 from ordered_sgd.rules import Rule
@@ -26,7 +27,7 @@ class OrderedTraining:
 
     def order(
         self,
-        task: str | None,
+        task: str | Task | None,
         q: float | Rule | None,
         unit: str | None,
         given: OrderedLossFunc | None,

@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 
-from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.errors import require
 from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._own_loss import check_own_loss
+from ordered_sgd.integrations._tasks import task_of
 from ordered_sgd.rules import Rule
 
 if require("transformers", extra="huggingface", where="ordered_sgd.integrations.huggingface"):
@@ -17,31 +19,6 @@ if require("transformers", extra="huggingface", where="ordered_sgd.integrations.
     from ordered_sgd.integrations._ordered_training import OrderedTraining
 
 __all__ = ["OrderedLossFunc", "OrderedRule", "OrderedTrainer"]
-TASKS = {  # by how the names of models end
-    "ForSequenceClassification": "sequence",
-    "ForImageClassification": "sequence",
-    "ForTokenClassification": "token",
-    "ForCausalLM": "causal",
-    "LMHeadModel": "causal",
-    "ForMaskedLM": "token",
-}
-# Their own losses do not shift the labels: each label stands at the position that predicts it.
-_UNSHIFTED = {
-    "BartForCausalLM",
-    "BigBirdPegasusForCausalLM",
-    "BlenderbotForCausalLM",
-    "BlenderbotSmallForCausalLM",
-    "MBartForCausalLM",
-    "MarianForCausalLM",
-    "MvpForCausalLM",
-    "PegasusForCausalLM",
-    "PLBartForCausalLM",
-    "TrOCRForCausalLM",
-    "WhisperForCausalLM",
-    "CpmAntForCausalLM",
-    "XLMWithLMHeadModel",
-    "FlaubertWithLMHeadModel",
-}
 
 
 class OrderedTrainer(OrderedTraining, Trainer):
@@ -56,7 +33,8 @@ class OrderedTrainer(OrderedTraining, Trainer):
     Parameters
     ----------
     model : PreTrainedModel or None, default=None
-        As for `Trainer`; its class tells the task.
+        As for `Trainer`; its class and its configuration tell the task. On the first batch the model's own loss is
+        compared with that of the task, and must be the same.
     *args
         As for `Trainer`.
     q : float or Rule or None, default=None
@@ -89,9 +67,12 @@ class OrderedTrainer(OrderedTraining, Trainer):
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
-        task = _task(model) if compute_loss_func is None else None
+        task = task_of(model) if compute_loss_func is None else None
         rule = self.order(task, q, unit, compute_loss_func, head=head, selective=selective)
         super().__init__(model, *args, compute_loss_func=self.ordered, callbacks=[*(callbacks or []), rule], **kwargs)
+        self._unchecked = compute_loss_func is None  # the model's name has told the task, and its loss must agree
+        if self.ordered.task.name != "causal":
+            self._loss_shifts_labels = False  # else Trainer leaves the first label of each sequence out of its count
         if self.ordered.router_aux_loss_coef is None:
             self.ordered.router_aux_loss_coef = _router_aux_loss_coef(self.model)
 
@@ -99,20 +80,22 @@ class OrderedTrainer(OrderedTraining, Trainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss of a micro-batch; see `Trainer`."""
-        if (
-            torch.is_grad_enabled() or self._updates.scoring
-        ) and not return_outputs:  # who asks for the outputs expects logits
+        training = torch.is_grad_enabled() or self._updates.scoring
+        if self._unchecked and training:
+            check_own_loss(self.ordered, model, inputs)
+            self._unchecked = False
+        task = self.ordered.task
+        inputs = task.relabel(inputs, task.ignored)
+        decoder = task.decoder(self.model, inputs)  # labels reach the loss function, not the model
+        if training and not return_outputs:  # who asks for the outputs expects logits
             model = functools.partial(self._forward, model)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return super().compute_loss(functools.partial(model, **decoder), inputs, return_outputs, num_items_in_batch)
 
-
-def _task(model: Any) -> str:
-    name = type(model).__name__
-    for end, task in TASKS.items():
-        if name.endswith(end):
-            return "token" if name in _UNSHIFTED else task
-    remedy = "Pass compute_loss_func=OrderedLossFunc(task, ...)."
-    raise ArgumentError(message("OrderedTrainer", "the model's name", f"end in {', '.join(TASKS)}", name, remedy))
+    def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
+        """The labels of an update, counted as the loss function counts them."""
+        task = self.ordered.task
+        batches = [task.relabel(batch, task.ignored) for batch in batch_samples]
+        return super()._get_num_items_in_batch(batches, device)
 
 
 def _router_aux_loss_coef(model: Any) -> float | None:
