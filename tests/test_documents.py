@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -93,13 +94,18 @@ EXAMPLES = {  # how each runs at a small size in one process, and words that it 
     "10_lightning_inline.py": (("--epochs", "5", "--q", "0.25"), "22 of them left samples out"),
     "11_nanogpt_accumulation.py": (("--steps", "3"), "kept 8 of 32"),
     "12_ppo.py": (("--rollouts", "1", "--passes", "3"), "gradients differed by at most"),
+    "13_run_glue.py": (("--rows", "64", "--epochs", "1"), "points of accuracy"),
+    "14_run_clm.py": (("--blocks", "32"), "mean loss on other texts"),
+    "15_sft_lora.py": (("--pairs", "32", "--steps", "4", "--epochs", "1"), "mean loss on other files"),
 }
 ON_RANKS = "02_distributed.py"
+NEEDED = {"15_sft_lora.py": ("trl", "peft")}  # packages that the extra "dev" lacks
 
 
 LONG = (
     *("04_accelerate.py", "05_label_errors.py", "06_huggingface.py", "07_pixels.py", "08_reproduce_a_row.py"),
     *("10_lightning_inline.py", "11_nanogpt_accumulation.py", "12_ppo.py"),
+    *("13_run_glue.py", "14_run_clm.py", "15_sft_lora.py"),
 )
 NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {ON_RANKS})
 
@@ -108,11 +114,20 @@ NAMES = sorted({path.name for path in (ROOT / "examples").glob("[0-9]*.py")} - {
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in NAMES]
 )
 def test_examples_run_at_a_small_size(name: str, tmp_path: Path) -> None:
+    for package in NEEDED.get(name, ()):
+        pytest.importorskip(package, reason='it is in the extra "compat", which "dev" does not hold')
     arguments, words = EXAMPLES[name]
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert words in " ".join(run.stdout.split())
+
+
+def test_an_example_names_the_package_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("datasets", "tokenizers", "peft", "trl"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SystemExit, match=r"15_sft_lora.py needs \w+\. Run: pip install \"ordered-sgd\[trl\]\" peft"):
+        runpy.run_path(str(ROOT / "examples" / "15_sft_lora.py"))
 
 
 @pytest.mark.slow

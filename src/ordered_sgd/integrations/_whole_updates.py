@@ -7,6 +7,7 @@ scores all of them without a graph, lets the loss function choose, and back-prop
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 
 from ordered_sgd.engines.accumulate import MicroBatches
 from ordered_sgd.engines.parallel import parallel
-from ordered_sgd.engines.phases import Kept, Losses
+from ordered_sgd.engines.phases import Computed, Kept, Losses
 from ordered_sgd.integrations._labels import OrderedLossFunc
-from ordered_sgd.integrations._selective import EVERYTHING, KEPT
+from ordered_sgd.integrations._selective import EVERYTHING, KEPT, WHOLE
 from ordered_sgd.integrations._watched import UnitLosses
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
 from ordered_sgd.traps import has_batchnorm
@@ -46,6 +47,8 @@ class WholeUpdates:
     ----------
     ran : str or None
         ``"whole updates"``, or ``"micro-batches: "`` and the reason; None before the first update of several.
+    backward_ran : str or None
+        ``"only kept samples"``, or ``"whole batches: "`` and the reason, in the last update; None before the first one.
     scoring : bool
         Whether losses are being computed here.
     waiting : list
@@ -57,17 +60,19 @@ class WholeUpdates:
     ) -> None:
         self.ordered, self._compute, self._around = ordered, compute, around
         self.ran: str | None = None
+        self.backward_ran: str | None = None
         self.scoring = False
         self.waiting: list[Any] = []
         self._given_up: str | None = None
-        self._buffers: Buffers | None = None
+        self._model: nn.Module | None = None
+        self._micro: MicroBatches | None = None  # for this model
         self._units: list[UnitLosses] = []
-        self._skipped: bool | None = None  # whether some update left samples out
         self._samples = self._computed = 0  # since the last log: that were kept waiting, and that had a backward pass
 
     def begin(self) -> None:
         """A training begins."""
-        self.waiting, self._given_up, self._buffers, self._skipped = [], None, None, None
+        self.waiting, self._given_up, self.backward_ran = [], None, None
+        self._model = self._micro = None
         self._samples = self._computed = 0
 
     def usable(self, model: nn.Module, reason: str | None) -> bool:
@@ -75,13 +80,6 @@ class WholeUpdates:
         why = self._given_up or reason or self._unfit(model)
         self._say(WHOLE_UPDATES if why is None else f"micro-batches: {why}")
         return why is None
-
-    @property
-    def backward_ran(self) -> str | None:
-        """What backward passes computed; None where updates were not ordered as a whole."""
-        if self._skipped is None:
-            return None
-        return KEPT if self._skipped else EVERYTHING
 
     def give_up(self, reason: str) -> list[Any]:
         """The micro-batches that wait, to be trained on one by one; later ones will not wait."""
@@ -100,14 +98,8 @@ class WholeUpdates:
 
         Raises `NotByUnitError`, with random numbers as before, if the loss is more than those of its samples.
         """
-        loss_fn = self.ordered.loss_fn
-        sharing = parallel(model, loss_fn.group)
-        if self._buffers is None or self._buffers.model is not sharing.model:
-            self._buffers = Buffers(sharing.model)
-        batches = [(inputs,) for inputs in self.waiting]
-        micro = MicroBatches(lambda batch: self._score(sharing.model, batch), sharing, self._buffers)
-        device = device_of(sharing.model)
-        before, self._units = random_state(device), []
+        loss_fn, micro = self.ordered.loss_fn, self._micro_batches(model)
+        sharing, self._units = micro.parallel, []
         sharing.begin()
 
         def everything(total: int) -> Kept | None:
@@ -116,11 +108,7 @@ class WholeUpdates:
                 return None
             return Kept(torch.arange(total), total / sharing.ranks, scaler)
 
-        try:
-            scored = micro.forward(batches, self._size(), everything)
-        except NotByUnitError:
-            restore_random_state(before, device)
-            raise
+        scored = micro.forward([(inputs,) for inputs in self.waiting], self._size(), everything)
         units = UnitLosses.joined(self._units)
         leaf = units.values.detach().requires_grad_()
         loss = loss_fn.order(units._replace(values=leaf))
@@ -128,12 +116,41 @@ class WholeUpdates:
         rows = weights.nonzero().squeeze(1)
         # all weights are (number of ranks) / q, and rounded
         divisor = round(sharing.ranks / float(weights[rows[0]])) / sharing.ranks if rows.shape[0] else 1.0
-        scored.backward(Kept(rows, divisor, scaler))
+        self._count(weights, scored.backward(Kept(rows, divisor, scaler)), micro.why)
         self.ordered.saw(1.0)
-        self._samples += leaf.shape[0]
-        self._skipped = self._skipped or rows.shape[0] < leaf.shape[0]
         self.waiting, self._units = [], []
         return loss.detach()
+
+    def _micro_batches(self, model: nn.Module) -> MicroBatches:
+        """What runs the micro-batches, for a whole training."""
+        if self._micro is not None and self._model is model:
+            return self._micro
+        sharing = parallel(model, self.ordered.loss_fn.group)
+        inner, device = sharing.model, device_of(sharing.model)
+        buffers = Buffers(inner)
+        state, held = random_state(device), buffers.save()
+        try:  # what only a first pass does, as to look at the output layer, is not to be repeated with it
+            with torch.no_grad():
+                self._score(inner, (self.waiting[0],))
+        finally:
+            restore_random_state(state, device)
+            buffers.load(held)
+        self._model, self._micro = model, MicroBatches(partial(self._score, inner), sharing, buffers)
+        return self._micro
+
+    def _count(self, weights: Tensor, computed: Computed, why: str | None) -> None:
+        """Count the samples of an update, and those whose gradient was computed."""
+        sizes = [len(units.values) for units in self._units]
+        kept = [int(part.count_nonzero()) for part in weights.split(sizes)]
+        regrouped = "regrouped" in computed.engine
+        rows = sum(kept) if regrouped else sum(size for size, some in zip(sizes, kept, strict=True) if some)
+        self._samples, self._computed = self._samples + sum(sizes), self._computed + rows
+        if rows < sum(sizes):
+            self.backward_ran = KEPT
+        elif sum(kept) < sum(sizes):
+            self.backward_ran = f"{WHOLE}{why or 'each micro-batch has a kept sample'}"
+        else:
+            self.backward_ran = EVERYTHING
 
     def _say(self, ran: str) -> None:
         if ran != self.ran:
@@ -151,9 +168,7 @@ class WholeUpdates:
         (units,) = found
         if not torch.allclose(losses, units.values, rtol=0, atol=0, equal_nan=True):
             raise NotByUnitError("the loss has a part that is not that of single samples, as of a router")
-        if torch.is_grad_enabled():
-            self._computed += losses.shape[0]
-        if len(self._units) < len(self.waiting):  # later ones are run again
+        if len(self._units) < len(self.waiting):  # later on some are run again
             self._units.append(units._replace(values=units.values.detach()))
         return Losses(losses, None)
 
@@ -170,8 +185,13 @@ class WholeUpdates:
             return f"{loss_fn.unit}s are ordered"
         if loss_fn.mix:
             return "mix gives every sample a gradient"
-        if isinstance(model, nn.parallel.DistributedDataParallel) and loss_fn.group is None:
+        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        if wrapped and loss_fn.group is None:
             return "each process orders its own samples"
+        if wrapped and model.static_graph:
+            return "DistributedDataParallel expects a static graph"
+        if not wrapped and loss_fn.group is not None and loss_fn.group.size() > 1:
+            return "the model is not in DistributedDataParallel"
         if isinstance(model, torch._dynamo.OptimizedModule):
             return "the model is compiled"
         if has_batchnorm(model):
