@@ -10,7 +10,8 @@ from torch import nn
 from ordered_sgd.errors import MissingExtraError
 from ordered_sgd.lab.bench import trainer_cost
 from ordered_sgd.lab.bench.trainer_cost import TrainerRow, measure_trainer, trainer_ticks
-from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS, TrainerRun, TrainerSizes, TrainerSubject
+from ordered_sgd.lab.bench.trainer_inputs import TrainerSizes
+from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS, TrainerRun, TrainerSubject
 from ordered_sgd.lab.bench.turns import Turns
 from ordered_sgd.mean import ordered_mean
 
@@ -50,7 +51,7 @@ def loop(sizes: TrainerSizes, q: float | None, selective: bool = True, error: fl
             (losses.mean() if q is None else ordered_mean(losses, q) * (1 + error * selective)).backward()
             optimizer.step()
 
-    return TrainerRun(Turns([0]).start(train), lambda: "" if q is None else f"kept {q:g}")
+    return TrainerRun(Turns([0]).start(train), model, lambda: "" if q is None else f"kept {q:g}")
 
 
 def measured(patch: pytest.MonkeyPatch, **options: Any) -> list[TrainerRow]:

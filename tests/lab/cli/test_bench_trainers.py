@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from ordered_sgd.errors import ArgumentError, MissingExtraError
 from ordered_sgd.lab.bench import trainer_cost, trainer_subjects
 from ordered_sgd.lab.bench.trainer_cost import TrainerRow
-from ordered_sgd.lab.bench.trainer_subjects import FULL, TrainerSubject
+from ordered_sgd.lab.bench.trainer_inputs import FULL
+from ordered_sgd.lab.bench.trainer_subjects import TrainerSubject
 from ordered_sgd.lab.cli.bench import command
 from ordered_sgd.lab.report.trainers_bench import trainers_bench_page, trainers_bench_tables
 

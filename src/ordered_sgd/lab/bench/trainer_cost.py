@@ -4,8 +4,8 @@ Every trainer runs its own loop, in a thread that waits for its turn at each upd
 updates of the plain trainer and of those with the ordered loss are measured in turn. The first updates, in which the
 model is compiled, are measured by themselves.
 
-After that every training is repeated with ``selective=False``. The gradients that the optimizer is given in the last of
-the first updates must be the same.
+After that every training is repeated with ``selective=False``, or by hand where that is not enough. The gradients that
+the optimizer is given in the last of the first updates must be the same.
 """
 
 import time
@@ -14,20 +14,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ordered_sgd.agreement import largest_difference
 from ordered_sgd.lab.bench.step_cost import forget_compiled
 from ordered_sgd.lab.bench.timing import Timing, every, measurements, summary, threads_of_torch
-from ordered_sgd.lab.bench.trainer_subjects import FULL, SUBJECTS, TrainerRun, TrainerSizes, TrainerSubject
-from ordered_sgd.lab.bench.turns import Turns
+from ordered_sgd.lab.bench.trainer_inputs import FULL, TrainerSizes
+from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS, TrainerRun
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
 
-Build = Callable[..., TrainerRun]
 Gradients = list[Tensor | None]
 FIRST = 4  # turns before those that are compared: some loaders fetch a batch before the first update
 _SHORTEST = 0.1  # seconds of one measurement: shorter updates are repeated within it
@@ -53,7 +51,7 @@ class TrainerRow:
     ran
         What the trainer says that its updates computed; empty for the plain trainer.
     error
-        Of the gradient, against that of the same trainer with ``selective=False``: the largest relative one. None for
+        Of the gradient, against that of whole backward passes from the same seed: the largest relative one. None for
         the plain trainer, and for gradients that are not finite.
     """
 
@@ -94,11 +92,16 @@ def measure_trainer(
     keep_freed_memory()
     forget_compiled()
     clock = time.process_time if threads == 1 else time.perf_counter
-    build, kept = partial(_build, SUBJECTS[name], sizes), list(qs or SUBJECTS[name].qs)
+    subject = SUBJECTS[name]
+    kept = list(qs or subject.qs)
     with threads_of_torch(threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what partners say about loaders without workers
-        found = _measured(build, kept, rounds, clock, tick)
-        errors: dict[float | None, float | None] = {q: _error(build, q, found[q].gradients, tick) for q in kept}
+        found = _measured(partial(subject.build, sizes), kept, rounds, clock, tick)
+        build = subject.reference or partial(subject.build, selective=False)
+        errors: dict[float | None, float | None] = {}
+        for share in kept:
+            errors[share] = _error(partial(build, sizes, share), found[share].gradients)
+            tick()
     plain = found[None].timing.median
     rows = []
     for q, one in found.items():
@@ -106,7 +109,7 @@ def measure_trainer(
         rows.append(
             TrainerRow(
                 trainer=name,
-                title=SUBJECTS[name].title,
+                title=subject.title,
                 q=q,
                 seconds=timing.median,
                 low=timing.low,
@@ -133,23 +136,22 @@ class _Measured:
     ran: str
 
 
-def _build(subject: TrainerSubject, sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
-    torch.manual_seed(0)  # the same weights
-    return subject.build(sizes, q, **options)
-
-
 def _measured(
-    build: Build, qs: Sequence[float], rounds: int, clock: Callable[[], float], tick: Callable[[], object]
+    build: Callable[..., TrainerRun],
+    qs: Sequence[float],
+    rounds: int,
+    clock: Callable[[], float],
+    tick: Callable[[], object],
 ) -> dict[float | None, _Measured]:
     """The plain training and one for every q, measured in turn."""
     runs: dict[float | None, TrainerRun] = {}
     firsts = {}
     with ExitStack() as stack:
         for q in (None, *qs):
-            runs[q] = build(q)
-            turns = stack.enter_context(runs[q].turns)
+            runs[q] = _seeded(partial(build, q))
+            stack.enter_context(runs[q].turns)
             start = clock()
-            gradients = _first_turns(turns)
+            gradients = _first_turns(runs[q])
             firsts[q] = clock() - start, gradients
             tick()
         start = clock()
@@ -162,27 +164,31 @@ def _measured(
     return {q: _Measured(summary(seconds[str(q)]), *firsts[q], run.ran()) for q, run in runs.items()}
 
 
-def _first_turns(turns: Turns) -> Gradients:
+def _seeded(build: Callable[[], TrainerRun]) -> TrainerRun:
+    """A training that starts from the same weights as others of its kind."""
+    torch.manual_seed(0)
+    return build()
+
+
+def _first_turns(run: TrainerRun) -> Gradients:
     """Take the first turns; returns the gradients that the optimizer is given in the last."""
     gradients: Gradients = []
 
-    def keep(optimizer: Optimizer, *_: Any) -> None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients.extend(None if p.grad is None else p.grad.clone() for p in parameters)
+    def keep(*_: object) -> None:
+        gradients[:] = [None if p.grad is None else p.grad.clone() for p in run.model.parameters()]
 
     for _ in range(FIRST - 1):
-        turns.next()
+        run.turns.next()
     handle = register_optimizer_step_pre_hook(keep)
     try:
-        turns.next()
+        run.turns.next()
     finally:
         handle.remove()
     return gradients
 
 
-def _error(build: Build, q: float, gradients: Gradients, tick: Callable[[], object]) -> float | None:
-    """The largest relative error of the gradients against those of whole backward passes."""
-    with build(q, selective=False).turns as turns:
-        expected = _first_turns(turns)
-    tick()
-    return largest_difference(gradients, expected)
+def _error(build: Callable[[], TrainerRun], gradients: Gradients) -> float | None:
+    """The largest relative error of the gradients, against those of a training by whole backward passes."""
+    run = _seeded(build)
+    with run.turns:
+        return largest_difference(gradients, _first_turns(run))

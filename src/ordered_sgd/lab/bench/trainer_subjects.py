@@ -8,44 +8,33 @@ import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ordered_sgd.errors import require
 from ordered_sgd.lab.bench.opponents import new_optimizer
+from ordered_sgd.lab.bench.trainer_inputs import (
+    LAST,
+    Endless,
+    TrainerSizes,
+    bert_of,
+    gpt2_of,
+    pictures,
+    texts,
+    token_sequences,
+)
 from ordered_sgd.lab.bench.turns import Turns
-from ordered_sgd.lab.bench.workloads import ViT, bert, fused_adamw, images, padded_texts
+from ordered_sgd.lab.bench.workloads import ViT, fused_adamw, per_logits
 from ordered_sgd.lab.models import LeNet, channels_last
 from ordered_sgd.loss import OrderedLoss
+from ordered_sgd.mean import ordered_mean
 from ordered_sgd.selective import BackwardReport, explain_backward, selective_backward
 
-_BATCHES = 8  # drawn before the training, and taken in turn
-_LAST = 10**6  # samples of an epoch: none ends while it is measured
 _WHERE = "osgd bench trainers"
-
-
-@dataclass(frozen=True)
-class TrainerSizes:
-    """Samples in a batch and sizes of the models; `parts` are the micro-batches of an update."""
-
-    images: int = 64
-    vit_layers: int = 6
-    vit_width: int = 192
-    texts: int = 32
-    parts: int = 8
-    bert_layers: int = 4
-    bert_width: int = 256
-    sequences: int = 4
-    length: int = 128
-    gpt_layers: int = 6
-    gpt_width: int = 256
-    gpt_words: int = 50_304
-
-
-FULL = TrainerSizes()
 
 
 @dataclass(frozen=True)
@@ -56,42 +45,39 @@ class TrainerRun:
     ----------
     turns
         Its batches; also what ends it.
+    model
+        What is trained.
     ran
         What the updates computed, once the training is closed; empty for a plain trainer.
     """
 
     turns: Turns
+    model: nn.Module
     ran: Callable[[], str]
 
 
 @dataclass(frozen=True)
 class TrainerSubject:
-    """What is trained by what, a function that makes its trainings, and the shares that it keeps by default."""
+    """What is trained by what, a function that makes its trainings, and the shares that it keeps by default.
+
+    `reference` makes a training that must have the same gradients; None for `build` with ``selective=False``.
+    """
 
     title: str
     build: Callable[..., TrainerRun]
     qs: tuple[float, ...]
-
-
-class _Endless(Dataset[int]):
-    """The numbers of samples; the batches come from `Turns`."""
-
-    def __len__(self) -> int:
-        return _LAST
-
-    def __getitem__(self, index: int) -> int:
-        return index
+    reference: Callable[..., TrainerRun] | None = None
 
 
 def lightning_lenet(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """LeNet in Lightning."""
-    return _by_lightning(channels_last(LeNet()), _pictures(1, 28, sizes), sizes.images, q, **options)
+    return _by_lightning(channels_last(LeNet()), pictures(1, 28, sizes), sizes.images, q, **options)
 
 
 def lightning_vit(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """A vision transformer in Lightning."""
     net = channels_last(ViT(layers=sizes.vit_layers, width=sizes.vit_width))
-    return _by_lightning(net, _pictures(3, 32, sizes), sizes.images, q, **options)
+    return _by_lightning(net, pictures(3, 32, sizes), sizes.images, q, **options)
 
 
 def _by_lightning(net: nn.Module, batches: list[Any], s: int, q: float | None, **options: Any) -> TrainerRun:
@@ -115,8 +101,8 @@ def _by_lightning(net: nn.Module, batches: list[Any], s: int, q: float | None, *
     callback = None if q is None else OrderedCallback(q=q, **options)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = pl.Trainer(accelerator="cpu", max_epochs=1, callbacks=callback, enable_model_summary=False, **quiet)
-    turns = Turns(batches).start(lambda turns: trainer.fit(Module(), DataLoader(_Endless(), s, collate_fn=turns)))
-    return TrainerRun(turns, lambda: "" if callback is None else _words(callback.backward_ran))
+    turns = Turns(batches).start(lambda turns: trainer.fit(Module(), DataLoader(Endless(), s, collate_fn=turns)))
+    return TrainerRun(turns, net, lambda: "" if callback is None else _said(callback.backward_ran))
 
 
 def skorch_lenet(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
@@ -125,7 +111,7 @@ def skorch_lenet(sizes: TrainerSizes, q: float | None, **options: Any) -> Traine
 
     skorch = require("skorch", extra="skorch", where=_WHERE)
     kind, given = (skorch.NeuralNetClassifier, {}) if q is None else (OrderedNeuralNetClassifier, {"q": q, **options})
-    turns = Turns(_pictures(1, 28, sizes))
+    turns = Turns(pictures(1, 28, sizes))
     net = kind(
         channels_last(LeNet()),
         criterion=nn.CrossEntropyLoss,
@@ -140,54 +126,72 @@ def skorch_lenet(sizes: TrainerSizes, q: float | None, **options: Any) -> Traine
         verbose=0,
         **given,
     )
-    turns.start(lambda _: net.fit(_Endless(), None))
-    return TrainerRun(turns, lambda: "" if q is None else _of_report(explain_backward(net.module_)))
+    turns.start(lambda _: net.fit(Endless(), None))
+    return TrainerRun(turns, net.module_, lambda: "" if q is None else _of_report(explain_backward(net.module_)))
 
 
 def accelerate_bert(sizes: TrainerSizes, q: float | None, *, selective: bool = True) -> TrainerRun:
     """A BERT classifier in a loop with Accelerate."""
     accelerator = require("accelerate", extra="accelerate", where=_WHERE).Accelerator(cpu=True)
-    model = bert(layers=sizes.bert_layers, width=sizes.bert_width)
+    model = bert_of(sizes)
     if q is not None and selective:
         selective_backward(model)
     ordered = None if q is None else OrderedLoss(nn.CrossEntropyLoss(reduction="none"), q=q)
 
     def train(turns: Turns) -> None:
-        loader = DataLoader(_Endless(), sizes.texts, collate_fn=turns)
+        loader = DataLoader(Endless(), sizes.texts, collate_fn=turns)
         prepared, optimizer, batches = accelerator.prepare(model, fused_adamw(model), loader)
         for batch in batches:
             optimizer.zero_grad()
-            labels = batch.pop("labels")
-            outputs = prepared(**batch, labels=labels if ordered is None else None)
-            accelerator.backward(outputs.loss if ordered is None else ordered(outputs.logits, labels))
+            outputs = prepared(**(batch if ordered is None else _without_labels(batch)))
+            accelerator.backward(outputs.loss if ordered is None else ordered(outputs.logits, batch["labels"]))
             accelerator.clip_grad_norm_(prepared.parameters(), 1.0)
             optimizer.step()
 
-    turns = Turns(_texts(sizes.texts)).start(train)
-    return TrainerRun(turns, lambda: "" if q is None else _of_report(explain_backward(model)))
+    turns = Turns(texts(sizes.texts)).start(train)
+    return TrainerRun(turns, model, lambda: "" if q is None else _of_report(explain_backward(model)))
 
 
 def transformers_bert(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """A BERT classifier in Transformers."""
-    return _by_transformers(_bert(sizes), Turns(_texts(sizes.texts)), sizes.texts, q, **options)
+    return _by_transformers(bert_of(sizes), Turns(texts(sizes.texts)), sizes.texts, q, **options)
 
 
 def transformers_parts(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """A BERT classifier in Transformers, with gradient accumulation."""
     s = sizes.texts // sizes.parts
-    return _by_transformers(_bert(sizes), Turns(_texts(s), sizes.parts), s, q, parts=sizes.parts, **options)
+    return _by_transformers(bert_of(sizes), Turns(texts(s), sizes.parts), s, q, parts=sizes.parts, **options)
+
+
+def _parts_by_hand(sizes: TrainerSizes, q: float) -> TrainerRun:
+    """As `transformers_parts`, with one graph of all micro-batches of an update."""
+    accelerator = require("accelerate", extra="accelerate", where=_WHERE).Accelerator(cpu=True)
+    model, s = bert_of(sizes), sizes.texts // sizes.parts
+
+    def train(turns: Turns) -> None:
+        batches = iter(accelerator.prepare(DataLoader(Endless(), s, collate_fn=turns)))
+        optimizer = fused_adamw(model)
+        for update in zip(*[batches] * sizes.parts, strict=True):
+            optimizer.zero_grad()
+            losses = [per_logits(model(**_without_labels(part)), part["labels"]) for part in update]
+            ordered_mean(torch.cat(losses), q).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    turns = Turns(texts(s), sizes.parts).start(train)
+    return TrainerRun(turns, model, lambda: "")
 
 
 def transformers_tokens(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """GPT-2 in Transformers, ordered by tokens."""
-    turns = Turns(_sequences(sizes))
-    return _by_transformers(_gpt2(sizes), turns, sizes.sequences, q, unit="token", **options)
+    turns = Turns(token_sequences(sizes))
+    return _by_transformers(gpt2_of(sizes), turns, sizes.sequences, q, unit="token", **options)
 
 
 def transformers_sequences(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
     """GPT-2 in Transformers, ordered by sequences."""
-    turns = Turns(_sequences(sizes))
-    return _by_transformers(_gpt2(sizes), turns, sizes.sequences, q, unit="sample", **options)
+    turns = Turns(token_sequences(sizes))
+    return _by_transformers(gpt2_of(sizes), turns, sizes.sequences, q, unit="sample", **options)
 
 
 def _by_transformers(
@@ -197,13 +201,13 @@ def _by_transformers(
 
     transformers = require("transformers", extra="huggingface", where=_WHERE)
     arguments = _arguments(transformers.TrainingArguments, s, parts)
-    how: dict[str, Any] = {"train_dataset": _Endless(), "data_collator": turns}
+    how: dict[str, Any] = {"train_dataset": Endless(), "data_collator": turns}
     if q is None:
         trainer = transformers.Trainer(model, arguments, **how)
     else:
         trainer = OrderedTrainer(model, arguments, q=q, unit=unit, **how, **options)
     turns.start(lambda _: trainer.train())
-    return TrainerRun(turns, lambda: "" if q is None else _words(trainer.backward_ran, trainer.loss_from))
+    return TrainerRun(turns, trainer.model, lambda: "" if q is None else _said(trainer.backward_ran, trainer.loss_from))
 
 
 def trl_tokens(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerRun:
@@ -217,26 +221,26 @@ def trl_tokens(sizes: TrainerSizes, q: float | None, **options: Any) -> TrainerR
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="0")
     # prepared by hand: the batches come from `turns`
     more = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False, "bf16": False}
-    turns = Turns(_sequences(sizes))
+    turns = Turns(token_sequences(sizes))
     given = {
         "args": _arguments(trl.SFTConfig, sizes.sequences, 1, **more),
-        "train_dataset": datasets.Dataset.from_dict({"input_ids": [[0]]}).select([0] * _LAST),
+        "train_dataset": datasets.Dataset.from_dict({"input_ids": [[0]]}).select([0] * LAST),
         "data_collator": turns,
         "processing_class": tokenizer,
     }
     if q is None:
-        trainer = trl.SFTTrainer(_gpt2(sizes), **given)
+        trainer = trl.SFTTrainer(gpt2_of(sizes), **given)
     else:
-        trainer = OrderedSFTTrainer(_gpt2(sizes), q=q, unit="token", **given, **options)
+        trainer = OrderedSFTTrainer(gpt2_of(sizes), q=q, unit="token", **given, **options)
     turns.start(lambda _: trainer.train())
-    return TrainerRun(turns, lambda: "" if q is None else _words(trainer.backward_ran, trainer.loss_from))
+    return TrainerRun(turns, trainer.model, lambda: "" if q is None else _said(trainer.backward_ran, trainer.loss_from))
 
 
 def _arguments(kind: Any, s: int, parts: int, **more: Any) -> Any:
     """Quiet, without end, and with a rate so small that random labels are never learnt; the rest is the default."""
     return kind(
         tempfile.gettempdir(),  # nothing is written
-        max_steps=_LAST,
+        max_steps=LAST,
         per_device_train_batch_size=s,
         gradient_accumulation_steps=parts,
         learning_rate=1e-6,
@@ -253,40 +257,9 @@ def _arguments(kind: Any, s: int, parts: int, **more: Any) -> Any:
     )
 
 
-def _pictures(channels: int, side: int, sizes: TrainerSizes) -> list[list[Tensor]]:
-    make, generator = images(channels, side), torch.Generator().manual_seed(0)
-    return [list(make(sizes.images, generator)) for _ in range(_BATCHES)]
-
-
-def _texts(s: int) -> list[dict[str, Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    drawn = [padded_texts(s, generator) for _ in range(_BATCHES)]
-    return [{**words, "labels": labels} for words, labels in drawn]
-
-
-def _sequences(sizes: TrainerSizes) -> list[dict[str, Tensor]]:
-    shape, generator = (sizes.sequences, sizes.length), torch.Generator().manual_seed(0)
-    drawn = [torch.randint(sizes.gpt_words, shape, generator=generator) for _ in range(_BATCHES)]
-    return [{"input_ids": words, "attention_mask": torch.ones_like(words), "labels": words} for words in drawn]
-
-
-def _bert(sizes: TrainerSizes) -> nn.Module:
-    return bert(layers=sizes.bert_layers, width=sizes.bert_width)
-
-
-def _gpt2(sizes: TrainerSizes) -> Any:
-    transformers = require("transformers", extra="huggingface", where=_WHERE)
-    config = transformers.GPT2Config(
-        vocab_size=sizes.gpt_words,
-        n_positions=sizes.length,
-        n_embd=sizes.gpt_width,
-        n_layer=sizes.gpt_layers,
-        n_head=4,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    return transformers.GPT2LMHeadModel(config)
+def _in_full(build: Callable[..., TrainerRun]) -> Callable[..., TrainerRun]:
+    """The same training with whole backward passes, also of the output layer."""
+    return partial(build, selective=False, head=False)
 
 
 def _of_report(report: BackwardReport) -> str:
@@ -294,7 +267,11 @@ def _of_report(report: BackwardReport) -> str:
     return "only kept samples" if report.skipping else str(report)
 
 
-def _words(*ran: str | None) -> str:
+def _without_labels(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: part for name, part in batch.items() if name != "labels"}
+
+
+def _said(*ran: str | None) -> str:
     return "; ".join(part for part in ran if part)
 
 
@@ -303,10 +280,16 @@ SUBJECTS = {
     "lightning-lenet": TrainerSubject("Lightning, LeNet", lightning_lenet, _QUARTER_TO_SIXTEENTH),
     "lightning-vit": TrainerSubject("Lightning, ViT", lightning_vit, _QUARTER_TO_SIXTEENTH),
     "transformers-bert": TrainerSubject("Transformers, BERT", transformers_bert, _QUARTER_TO_SIXTEENTH),
-    "transformers-parts": TrainerSubject("Transformers, BERT, accumulation", transformers_parts, _HALF_TO_EIGHTH),
-    "transformers-tokens": TrainerSubject("Transformers, GPT-2, tokens", transformers_tokens, (0.25,)),
-    "transformers-sequences": TrainerSubject("Transformers, GPT-2, sequences", transformers_sequences, (0.25,)),
-    "trl-tokens": TrainerSubject("TRL, GPT-2, tokens", trl_tokens, (0.25,)),
+    "transformers-parts": TrainerSubject(
+        "Transformers, BERT, accumulation", transformers_parts, _HALF_TO_EIGHTH, _parts_by_hand
+    ),
+    "transformers-tokens": TrainerSubject(
+        "Transformers, GPT-2, tokens", transformers_tokens, (0.25,), _in_full(transformers_tokens)
+    ),
+    "transformers-sequences": TrainerSubject(
+        "Transformers, GPT-2, sequences", transformers_sequences, (0.25,), _in_full(transformers_sequences)
+    ),
+    "trl-tokens": TrainerSubject("TRL, GPT-2, tokens", trl_tokens, (0.25,), _in_full(trl_tokens)),
     "skorch-lenet": TrainerSubject("skorch, LeNet", skorch_lenet, _QUARTER_TO_SIXTEENTH),
     "accelerate-bert": TrainerSubject("Accelerate, BERT", accelerate_bert, _QUARTER_TO_SIXTEENTH),
 }

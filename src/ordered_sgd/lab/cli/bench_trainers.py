@@ -38,20 +38,21 @@ def trainers(
     the trainer does around them. Random batches are made beforehand. Trainers that are not installed are left out.
 
     Plain and ordered trainers take turns, update by update. With one thread the clock is the processor time of this
-    process. Compiling is measured by itself. At the end every training is repeated with selective=False, and the
-    gradients that the optimizer is given are compared.
+    process. Compiling is measured by itself. At the end every training is repeated with whole backward passes, and
+    the gradients that the optimizer is given are compared.
 
     The record is written after each trainer; Ctrl-C keeps it, and --resume continues it. Keep the machine quiet.
     """
-    from ordered_sgd.lab.bench import trainer_subjects
     from ordered_sgd.lab.bench.step_cost import machine
+    from ordered_sgd.lab.bench.trainer_inputs import FULL
+    from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS
     from ordered_sgd.lab.report.trainers_bench import trainers_bench_tables
 
-    names = list(trainer_subjects.SUBJECTS) if trainers is None else [name.strip() for name in trainers.split(",")]
+    names = list(SUBJECTS) if trainers is None else [name.strip() for name in trainers.split(",")]
     for name in names:
-        check_choice("osgd bench", "--trainers", name, tuple(trainer_subjects.SUBJECTS), "Leave it out for all.")
+        check_choice("osgd bench", "--trainers", name, tuple(SUBJECTS), "Leave it out for all.")
     record: dict[str, Any] = {"machine": machine(), "partners": _versions(), "q": None if qs is None else list(qs)}
-    record |= {"threads": threads, "rounds": rounds, "sizes": asdict(trainer_subjects.FULL)}
+    record |= {"threads": threads, "rounds": rounds, "sizes": asdict(FULL)}
     record |= {"trainers": [], "left_out": {}}
     if resume and out.exists():
         record = _continued(record, out)
@@ -97,7 +98,8 @@ def _continued(record: dict[str, Any], out: Path) -> dict[str, Any]:
 def _measured(record: dict[str, Any], names: list[str]) -> Iterable[dict[str, Any]]:
     """The parts of the record that have grown, after each trainer."""
     from ordered_sgd.lab.bench.trainer_cost import measure_trainer, trainer_ticks
-    from ordered_sgd.lab.bench.trainer_subjects import FULL, SUBJECTS
+    from ordered_sgd.lab.bench.trainer_inputs import FULL
+    from ordered_sgd.lab.bench.trainer_subjects import SUBJECTS
 
     known = {row["trainer"] for row in record["trainers"]}
     missing = [name for name in names if name not in known]
