@@ -130,6 +130,20 @@ def test_a_classifier_skips_samples_however_it_is_trained(
 
 
 @pytest.mark.slow
+def test_torch_compile_compiles_the_selective_graphs(parts: Any, leaf: Any, tmp_path: Path) -> None:
+    rows, found = parts.rows_for("sequence", n=32), []
+    for settings, selective in (({}, False), ({"torch_compile": True}, True)):
+        model = parts.model_for("sequence")
+        trainer = parts.fit(
+            model, rows, tmp_path, kind=leaf.OrderedTrainer, q=2, selective=selective, settings=settings
+        )
+        found.append(weights(model))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+    assert trainer.backward_ran == KEPT
+    assert not isinstance(trainer.model_wrapped, torch._dynamo.OptimizedModule)
+
+
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_bit_by_bit(parts: Any, leaf: Any, language: Any, tmp_path: Path) -> None:
     def run(folder: str, **options: Any) -> Any:
         model, rows = language.model_of("GPT2, tied, with dropout"), language.rows_of("GPT2", n=32)

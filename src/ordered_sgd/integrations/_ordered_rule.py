@@ -41,6 +41,7 @@ class OrderedRule(TrainerCallback):
         self.loss_fn = loss_func.loss_fn
         self.selective = SelectiveModules(selective)
         self._part = _part  # the module of the model that is to be selective, or why none is
+        self.compiles = False  # whether it is compiled with inductor, in place of the trainer's torch.compile
         self._first = self.loss_fn.policy.state_dict()
         self._model: weakref.ref[Any] | None = None  # of the last training
 
@@ -67,15 +68,11 @@ class OrderedRule(TrainerCallback):
         elif before is not None and before() is not model:
             self.loss_fn.policy.load_state_dict(self._first)
         self.selective.restore()  # of a training that an error has ended
-        part = (
-            "there is no model"
-            if model is None
-            else _why_whole(args) or self.loss_fn.skips_nothing or self._part(model)
-        )
+        part = COMPILED if args.torch_compile and not self.compiles else self.part_of(model)
         if isinstance(part, str):
             self.selective.leave(part)
         else:
-            self.selective.add(part)
+            self.selective.add(part, compile=self.compiles)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say what the backward passes computed."""
@@ -104,6 +101,12 @@ class OrderedRule(TrainerCallback):
         """Keep the state: what was found may call for a checkpoint."""
         self._keep(state)
 
+    def part_of(self, model: Any) -> Any:
+        """The module of the model that is to be selective, or why none is."""
+        if model is None:
+            return "there is no model"
+        return run_by() or self.loss_fn.skips_nothing or self._part(model)
+
     @property
     def backward_ran(self) -> str | None:
         """What the backward passes compute."""
@@ -119,8 +122,3 @@ def run_by() -> str | None:
     """Who runs the model in place of torch or DistributedDataParallel: its passes are not ours to change."""
     kind = str(AcceleratorState().distributed_type.value)
     return None if kind == "NO" or kind.startswith("MULTI_") else f"{kind} runs the model"
-
-
-def _why_whole(args: Any) -> str | None:
-    """Why no part of the model can be made selective."""
-    return COMPILED if args.torch_compile else run_by()

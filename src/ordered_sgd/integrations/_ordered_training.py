@@ -1,9 +1,11 @@
 """What trainers of Transformers and TRL share: the ordered loss, its forward and backward passes, and the log."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from transformers.training_args import OptimizerNames
 
@@ -69,7 +71,8 @@ class OrderedTraining:
         parent: Any = super()
         self._updates.begin()
         try:
-            return parent.train(*args, **kwargs)
+            with self._compiled_here():
+                return parent.train(*args, **kwargs)
         finally:
             self._rule.selective.restore()
 
@@ -107,6 +110,24 @@ class OrderedTraining:
             computed = self._mean_over_ranks(self._rule.selective.share() if share is None else share)
             logs = {**logs, **self.ordered.numbers(), "ordered/computed": computed}
         parent.log(logs, *args, **kwargs)
+
+    @contextmanager
+    def _compiled_here(self) -> Iterator[None]:
+        """Inside, ``torch_compile=True`` is left to `selective_backward`, which compiles with inductor as well.
+
+        Other backends and modes, and updates of several micro-batches, are left to the trainer.
+        """
+        trainer: Any = self
+        args, plugin = trainer.args, trainer.accelerator.state.dynamo_plugin
+        before, plain = plugin.backend, args.torch_compile_mode in (None, "default")
+        here = args.torch_compile and before == DynamoBackend.INDUCTOR and plain and not plugin.use_regional_compilation
+        here = here and args.gradient_accumulation_steps == 1 and self._rule.selective.wanted
+        self._rule.compiles = here and isinstance(self._rule.part_of(trainer.model), nn.Module)
+        plugin.backend = DynamoBackend.NO if self._rule.compiles else before
+        try:
+            yield
+        finally:
+            plugin.backend = before
 
     def _mean_over_ranks(self, number: float) -> float:
         trainer: Any = self

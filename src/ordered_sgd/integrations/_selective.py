@@ -22,8 +22,6 @@ class SelectiveModules:
     ----------
     wanted
         Whether backward passes may be selective at all.
-    compile
-        Whether inductor compiles the modules.
 
     Attributes
     ----------
@@ -31,28 +29,31 @@ class SelectiveModules:
         ``"only kept samples"``, or ``"whole batches: "`` and the reason; None before the first backward pass.
     """
 
-    def __init__(self, wanted: bool, *, compile: bool = False) -> None:
+    def __init__(self, wanted: bool) -> None:
         self.ran: str | None = None if wanted else OFF
-        self._wanted, self._compile = wanted, compile
+        self.wanted = wanted
         self._modules: list[nn.Module] = []  # those that were made selective here
         self._watched: list[nn.Module] = []  # and those that were before
         self._left: list[str] = []  # why others were not
         self._before = (0, 0.0)
 
-    def add(self, module: nn.Module) -> None:
-        """Make the backward of a module selective; one that cannot be keeps its own, with a reason."""
-        if not self._wanted or any(module is known for known in self._watched):
+    def add(self, module: nn.Module, *, compile: bool = False) -> None:
+        """Make the backward of a module selective, compiled by inductor if asked for.
+
+        One that cannot be selective keeps its own backward, with a reason.
+        """
+        if not self.wanted or any(module is known for known in self._watched):
             return
         inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
         compiled = isinstance(inner, torch._dynamo.OptimizedModule) or inner._compiled_call_impl is not None
         reason = _unfit(inner)
         if compiled and explain_backward(inner).plain is not None:
-            reason = COMPILED  # the one place to change for selective_backward(model, compile=True)
+            reason = COMPILED
         if reason is not None:
             self.leave(reason)
             return
         if not compiled:
-            self._modules.append(selective_backward(module, compile=self._compile))
+            self._modules.append(selective_backward(module, compile=compile))
             explain_backward(module).quiet = True
         self._watched.append(module)
         report = explain_backward(module)
@@ -60,7 +61,7 @@ class SelectiveModules:
 
     def leave(self, reason: str) -> None:
         """A module keeps its own backward, for this reason."""
-        if self._wanted:
+        if self.wanted:
             self._left.append(reason)
             self._say(WHOLE + reason)
 
