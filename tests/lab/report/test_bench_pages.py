@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from ordered_sgd.lab.bench.loss_epochs import TASKS
+from ordered_sgd.lab.report.accumulation_bench import accumulation_bench_page
 from ordered_sgd.lab.report.distributed_bench import distributed_bench_page
 from ordered_sgd.lab.report.head_bench import head_bench_page
 from ordered_sgd.lab.report.linear_bench import linear_bench_page
@@ -52,3 +53,12 @@ def test_the_figures_of_the_page_on_language_models_are_those_of_their_record() 
     assert (512, 50_304) in {(row["width"], row["words"]) for row in record["heads"]}
     assert all(row["error"] < 1e-5 for row in record["heads"] if row["way"] == "ordered")
     assert record["steps"]
+
+
+def test_the_figures_of_gradient_accumulation_are_those_of_their_record() -> None:
+    record = json.loads((DOCS / "records" / "bench-accumulation.json").read_text())
+    page = (DOCS / "loop.md").read_text()
+    assert page == accumulation_bench_page(page, record)
+    regrouped = [row for row in record["accumulation"] if row["way"] == "regrouped"]
+    assert {row["ran"] for row in regrouped} == {"micro-batches, regrouped"}
+    assert all(row["error"] < 1e-5 for row in regrouped)
