@@ -400,6 +400,19 @@ def test_a_checkpoint_goes_on_to_the_same_weights(parts: Any, leaf: Any, languag
     close(resumed.model, whole.model)
 
 
+def test_all_kept_is_the_plain_trainer_with_the_router_s_loss(
+    parts: Any, leaf: Any, language: Any, tmp_path: Path
+) -> None:
+    name, losses = "Mixtral, with a router", []
+    plain, ordered, rows = language.model_of(name), language.model_of(name), language.rows_of("Mixtral")
+    options = {"batch": 4, "parts": 2, "settings": {"logging_strategy": "steps", "logging_steps": 1}}
+    for model, kind in ((plain, {}), (ordered, {"kind": leaf.OrderedTrainer, "q": 1.0})):
+        trainer = parts.fit(model, rows, tmp_path, **kind, **options)
+        losses.append([log["loss"] for log in trainer.state.log_history if "loss" in log])
+    close(ordered, plain)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_a_router_loss_without_its_coefficient_is_refused(leaf: Any, language: Any, tmp_path: Path) -> None:
     model, batch = language.model_of("Mixtral, with a router"), language.batch_of("Llama")
     labels = batch.pop("labels")
