@@ -8,7 +8,7 @@ tokens with the largest losses, whose logits are never stored. Ordered training 
 loss: its perplexity is usually higher after the same number of steps. The script prints both, and the time of a step.
 
 Run: python examples/14_run_clm.py               (half a minute on an idle core)
-     python examples/14_run_clm.py --blocks 64 --epochs 1 --q 0.5
+     python examples/14_run_clm.py --blocks 64 --epochs 1 --q 0.25
 """
 
 import argparse
@@ -102,7 +102,7 @@ def finish(trainer: Trainer) -> dict[str, float]:
 def show(plain: dict[str, float], ordered: dict[str, float], title: str) -> None:
     """Both trainings, and a sentence for what was saved and what it cost."""
     console, table = Console(), Table(title=title)
-    for column in ("trainer", "mean loss", "perplexity", "ms/step, median", "s, all steps"):
+    for column in ("trainer", "mean loss", "perplexity", "ms/step, median", "s, whole training"):
         table.add_column(column, justify="left" if column == "trainer" else "right")
     for name, found in (("Trainer", plain), ("OrderedTrainer", ordered)):
         numbers = f"{found['eval_loss']:.3f}", f"{found['perplexity']:.0f}"
@@ -118,7 +118,7 @@ def show(plain: dict[str, float], ordered: dict[str, float], title: str) -> None
 def main() -> None:
     """Train both, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--q", type=float, default=0.25, help="share of each batch's tokens that is kept")
+    parser.add_argument("--q", type=float, default=0.5, help="share of each batch's tokens that is kept")
     parser.add_argument("--blocks", type=int, default=800, help=f"at most so many blocks of {BLOCK} tokens to train on")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rate", type=float, default=2e-3)

@@ -136,16 +136,11 @@ class Squares(nn.Module):
 
 
 class BothEnds(nn.Module):
-    """Mean of the cross-entropies of start and end, each averaged over the samples where it is not ignored."""
+    """Mean of the cross-entropies of start and end; that of an ignored end is 0."""
 
     def forward(self, logits: Tensor, positions: Tensor) -> Tensor:
         """One loss per sample."""
-        length = logits.shape[1]
-        losses = F.cross_entropy(logits, positions, ignore_index=length, reduction="none")
-        there = positions < length
-        # 1 unless only one end of some sample is ignored
-        share = there.any(1).sum() / there.sum(0).clamp(min=1)
-        return (losses * share).mean(1)
+        return F.cross_entropy(logits, positions, ignore_index=logits.shape[1], reduction="none").mean(1)
 
 
 class PerToken(nn.Module):

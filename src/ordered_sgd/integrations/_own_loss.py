@@ -57,9 +57,11 @@ def _first_rows(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mean_loss(ordered: OrderedLossFunc, outputs: Any, labels: Tensor) -> Tensor | None:
-    """The plain mean over valid labels, with the router's loss; None without a valid label."""
+    """The plain mean over valid labels, with the router's loss; None without one, or if a unit is half ignored."""
     task = ordered.task
-    logits, labels, valid, _ = task.compare(outputs, labels, task.ignored)
+    logits, labels, valid, items = task.compare(outputs, labels, task.ignored)
+    if valid is not None and int(items) * valid.numel() != int(valid.sum()) * labels.numel():
+        return None  # models average both ends of an answer over their own numbers of samples
     with torch.no_grad():
         losses = ordered.loss_fn.criterion(logits, labels)
     losses = losses.flatten() if valid is None else losses[valid]

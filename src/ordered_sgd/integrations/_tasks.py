@@ -176,7 +176,8 @@ TASKS = {
             "question_answering",
             ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
             unit="sample",
-            labels="`start_positions` and `end_positions` (s,); a sample's loss is the mean of both cross-entropies",
+            labels="`start_positions` and `end_positions` (s,); a sample's loss is the mean of both cross-entropies, "
+            "0 for an end that was cut off",
             compare=spans,
             criterion=lambda _: BothEnds(),
             relabel=_both_positions,
