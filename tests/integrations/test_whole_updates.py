@@ -1,6 +1,7 @@
 """`OrderedTrainer` with gradient accumulation: the q largest samples are those of the whole update."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,5 +162,8 @@ def test_processes_that_each_order_their_own_samples_do_so_in_micro_batches(leaf
     from ordered_sgd.integrations._whole_updates import WholeUpdates
 
     updates = WholeUpdates(leaf.OrderedLossFunc("sequence", q=0.5), lambda *_: torch.zeros(()), lambda: None)
-    assert not updates.usable(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), None)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    assert updates.usable(model, None)  # it is the only process
+    model.process_group = SimpleNamespace(size=lambda: 2)
+    assert not updates.usable(model, None)
     assert updates.ran == "micro-batches: each process orders its own samples"

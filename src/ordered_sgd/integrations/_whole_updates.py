@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ordered_sgd.engines.accumulate import MicroBatches
 from ordered_sgd.engines.parallel import parallel
@@ -123,6 +124,7 @@ class WholeUpdates:
 
     def _micro_batches(self, model: nn.Module) -> MicroBatches:
         """What runs the micro-batches, for a whole training."""
+        model = _alone(model)
         if self._micro is not None and self._model is model:
             return self._micro
         sharing = parallel(model, self.ordered.loss_fn.group)
@@ -180,12 +182,12 @@ class WholeUpdates:
 
     def _unfit(self, model: nn.Module) -> str | None:
         """Why the samples of several micro-batches cannot be ordered together."""
-        loss_fn = self.ordered.loss_fn
+        loss_fn, model = self.ordered.loss_fn, _alone(model)
         if loss_fn.unit != "sample":
             return f"{loss_fn.unit}s are ordered"
         if loss_fn.mix:
             return "mix gives every sample a gradient"
-        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        wrapped = isinstance(model, DistributedDataParallel)
         if wrapped and loss_fn.group is None:
             return "each process orders its own samples"
         if wrapped and model.static_graph:
@@ -197,6 +199,12 @@ class WholeUpdates:
         if has_batchnorm(model):
             return "BatchNorm takes statistics over each of them"
         return None
+
+
+def _alone(model: nn.Module) -> nn.Module:
+    """The module inside a wrapper that shares gradients with no other process, else the model itself."""
+    alone = isinstance(model, DistributedDataParallel) and model.process_group.size() == 1
+    return model.module if alone else model
 
 
 def _all_valid(labels: Any) -> bool:
