@@ -204,7 +204,8 @@ class WholeUpdates:
 def _alone(model: nn.Module) -> nn.Module:
     """The module inside a wrapper that shares gradients with no other process, else the model itself."""
     alone = isinstance(model, DistributedDataParallel) and model.process_group.size() == 1
-    return model.module if alone else model
+    inner: nn.Module = model.module if alone else model  # type: ignore[assignment]
+    return inner
 
 
 def _all_valid(labels: Any) -> bool:
