@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
 ]
-SELECTIVE = ("lightning", "skorch", "accelerate")
 EVERY = pytest.mark.parametrize("name", TRAINERS)
 
 
@@ -46,7 +45,7 @@ def test_a_run_that_was_saved_and_taken_up_again_ends_at_the_same_weights(name: 
     assert (found.q, found.epoch) == (1, 3)
 
 
-@pytest.mark.parametrize("name", SELECTIVE)
+@EVERY
 def test_selective_backward_passes_end_at_the_same_weights_and_a_run_taken_up_again_bit_for_bit(
     name: str, tmp_path: Path
 ) -> None:

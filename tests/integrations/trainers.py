@@ -100,7 +100,7 @@ def by_lightning(task: Task) -> Outcome:
 
 
 def by_huggingface(task: Task) -> Outcome:
-    from ordered_sgd.integrations.huggingface import OrderedLossFunc
+    from ordered_sgd.integrations.huggingface import OrderedLossFunc, OrderedRule
     from tests.integrations.huggingface_parts import Logits, fit
 
     for epochs in [task.stop, task.epochs] if task.stop else [task.epochs]:
@@ -108,8 +108,10 @@ def by_huggingface(task: Task) -> Outcome:
         loss_func = OrderedLossFunc("sequence", criterion=task.criterion, **task.how)
         model = Logits(network())
         rows = [{"x": x, "labels": y} for x, y in zip(*samples(), strict=True)]
-        fit(model, rows, task.folder, compute_loss_func=loss_func, epochs=epochs, saves=True, resume=resume)
-    return outcome(model, loss_func.loss_fn)
+        options: dict[str, Any] = {"epochs": epochs, "saves": True, "resume": resume, "selective": task.selective}
+        trainer = fit(model, rows, task.folder, compute_loss_func=loss_func, **options)
+    (rule,) = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, OrderedRule))
+    return outcome(model, loss_func.loss_fn, rule.backward_ran)
 
 
 def by_skorch(task: Task) -> Outcome:
