@@ -138,6 +138,18 @@ def recurrent() -> nn.Module:
     return Model(run, inner=nn.GRU(6, 8, batch_first=True), head=nn.Linear(8, CLASSES))
 
 
+def last_word() -> nn.Module:
+    """The state at each text's end, found by the number of the sample in its batch, and a mean without a gradient."""
+
+    def run(model: Any, ids: Tensor) -> Tensor:
+        h = model.embed(ids).tanh()
+        h = h[torch.arange(ids.shape[0]), ids.argmax(1)]
+        logits: Tensor = model.head(h - h.detach().mean(0))
+        return logits
+
+    return Model(run, embed=nn.Embedding(11, 8), head=nn.Linear(8, CLASSES))
+
+
 def channels_last(s: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     x, y = floats(3, 8, 8)(s, g)
     return x.to(memory_format=torch.channels_last), y
@@ -155,6 +167,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "buffers that change": (normalized, floats(6)),
     "embeddings": (embedding, tokens(5)),
     "several lengths": (embedding, lengths),
+    "numbers of samples": (last_word, tokens(5)),
     "tied weights": (tied, lambda s, g: (tokens(5)(s, g)[0] % CLASSES, tokens(5)(s, g)[1])),
     "attention to views": (chunked, floats(5, 8)),
     "a checkpoint": (checkpointed, floats(6)),

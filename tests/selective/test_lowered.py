@@ -80,8 +80,9 @@ def test_compiled_code_gets_the_strides_that_it_expects() -> None:
     [
         (lambda arguments: [arguments[0] * 2.1], "its compiled backward gives another gradient"),
         (lambda arguments: [arguments[1]], "its compiled backward failed (list index out of range)"),
+        (lambda arguments: [arguments[0].to_sparse() * 2], "its compiled backward cannot be compared"),
     ],
-    ids=["wrong", "failing"],
+    ids=["wrong", "failing", "sparse"],
 )
 def test_code_that_is_wrong_or_fails_is_replaced_by_its_graph_for_good(code: Any, reason: str) -> None:
     run, report = doubled(code)

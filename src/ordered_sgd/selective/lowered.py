@@ -12,7 +12,7 @@ from ordered_sgd.agreement import largest_difference, rounding
 from ordered_sgd.errors import first_line
 from ordered_sgd.selective.explain import BackwardReport
 from ordered_sgd.selective.rows_plan import RowsPlan
-from ordered_sgd.selective.split import batch_size, sizes_of
+from ordered_sgd.selective.split import FAILURES, batch_size, sizes_of
 
 _COMPARED = 8  # numbers of rows for which compiled code is compared with the graph when it is first run for them
 _KNOWN = 512  # layouts that are remembered: one for each number of rows and each value of other sizes
@@ -150,14 +150,19 @@ class LoweredBackward:
     def _checked(self, arguments: Any, results: Any, rows: int) -> Any:
         """The results; those of the graph if they differ."""
         expected = self._graph(*arguments)
-        difference = largest_difference(results, expected)
-        if difference is not None:  # else not finite: compared next time
+        try:
+            difference = largest_difference(results, expected)
+        except FAILURES as error:  # sparse gradients, say
+            self._broken = f"its compiled backward cannot be compared ({first_line(error)})"
+        else:
+            if difference is None:  # not finite: compared next time
+                return results
             self._compared.add(rows)
-            if difference > rounding(self._plan.dtype):
-                self._broken = f"its compiled backward gives another gradient (they differ by {difference:.0e})"
-                self._report.say_unlowered(self._broken)
-                return expected
-        return results
+            if difference <= rounding(self._plan.dtype):
+                return results
+            self._broken = f"its compiled backward gives another gradient (they differ by {difference:.0e})"
+        self._report.say_unlowered(self._broken)
+        return expected
 
     def _by_graph(self, arguments: Any, reason: str) -> Any:
         self._report.say_unlowered(reason)

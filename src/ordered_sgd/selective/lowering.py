@@ -35,12 +35,13 @@ _BACKWARD = _SETTINGS | {"fx_graph_cache": False, "fx_graph_remote_cache": False
 
 def decompositions(own: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """What inductor replaces operators with; those of one's own come first, unless they return `NotImplemented`."""
-    import torch._inductor.compile_fx  # noqa: F401  # decompositions look for modules that it loads
+    import torch._inductor.compile_fx  # decompositions look for modules that it loads
     from torch._inductor import config
     from torch._inductor.decomposition import select_decomp_table
 
     with config.patch(_SETTINGS):
         table = dict(select_decomp_table())
+    table.pop(torch.ops.aten.detach.default, None)  # an alias would not say that no gradient goes through it
     return table | {operator: _first(replace, table.get(operator)) for operator, replace in own.items()}
 
 

@@ -204,7 +204,9 @@ _INDEXES = ("aten.index.Tensor", "aten.index_put", "aten._unsafe_index.Tensor", 
 
 def _indexes_batch(node: fx.Node, origin: fx.Node | None, symbol: sympy.Symbol) -> bool:
     """Whether a saved tensor is ``torch.arange(s)`` and only says which sample is meant: ``h[arange(s), ends]``."""
-    if origin is None or not name_of(origin).startswith("aten.arange"):
+    if origin is None or not name_of(origin).startswith(("aten.arange", "prims.iota")):
+        return False
+    if (origin.kwargs.get("start", 0), origin.kwargs.get("step", 1)) != (0, 1):
         return False
     *start, end = [expr(value_of(argument)) for argument in origin.args[:2]]
     if end != symbol or start not in ([], [0]) or origin.args[2:] not in ((), (1,)):

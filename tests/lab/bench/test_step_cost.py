@@ -108,7 +108,7 @@ def test_selective_backprop_stands_at_half_only() -> None:
 
 def test_an_exact_step_has_the_gradient_of_autograd_and_a_wrong_one_is_noticed(measured) -> None:
     for column in measured[0]:
-        assert {row.row for row in column if row.error is not None} == set(EXACT)
+        assert {row.row for row in column if row.error is not None} == set(EXACT) & set(ROWS)
         assert max(row.error for row in column if row.error is not None) < 1e-5
     subjects = Subjects(WORKLOADS["logistic"], s=8, names=("dense",))
     subjects.set_q(4)
