@@ -8,7 +8,7 @@ The model is a BERT made from a configuration. It is trained twice from the same
 script prints the accuracy and the mean loss on the other files, and the time of a step. The first ordered step also
 compiles the model, which takes seconds: a training as short as this one may take longer as a whole.
 
-Run: python examples/13_run_glue.py              (half a minute on an idle core)
+Run: python examples/13_run_glue.py              (a minute on an idle core)
      python examples/13_run_glue.py --rows 200 --epochs 1 --q 0.25
 """
 

@@ -10,7 +10,7 @@ is saved is that of two metrics, `entropy` and `mean_token_accuracy`, which `SFT
 `OrderedSFTTrainer` leaves out in training. Ordered training lowers the largest losses, not the mean: expect the mean
 loss to fall less, or to rise.
 
-Run: python examples/15_sft_lora.py              (half a minute on an idle core; needs trl and peft)
+Run: python examples/15_sft_lora.py              (a minute on an idle core; needs trl and peft)
      python examples/15_sft_lora.py --pairs 64 --steps 10
 """
 
