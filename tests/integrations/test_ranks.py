@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.distributed.launch import torchrun
 
@@ -25,3 +26,15 @@ def test_two_ranks_keep_the_q_largest_of_both_and_end_at_the_weights_of_one_proc
                 name,
                 found,
             )  # the rule has moved q as in one process; tokens: there is a group, and the head ran
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["token", "sample"])
+def test_two_ranks_of_an_sft_trainer_end_at_the_weights_of_one_process(unit: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason='trl is in the extra "trl"')
+    for ranks in (1, 2):
+        run = torchrun(ranks, JOB.with_name("trl_ranks_job.py"), tmp_path, unit, str(ranks), timeout=300)
+        assert run.returncode == 0, run.stderr[-4000:]
+    one, two = (torch.load(tmp_path / f"weights-{ranks}.pt") for ranks in (1, 2))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=2e-6)
