@@ -97,7 +97,7 @@ def test_rows_that_break_what_code_takes_for_granted_are_computed_by_the_graph()
     run, report = doubled(lambda arguments: [arguments[0] * 2])
     x = torch.arange(27.0).view(9, 3)
     assert torch.equal(run(x)[0], 2 * x)
-    assert report.unlowered == {"compiled code takes 2 <= s <= 8 for granted, and 9 rows break that": 1}
+    assert report.unlowered == {"compiled code assumes 2 <= s <= 8, which does not hold for 9 rows": 1}
     assert torch.equal(run(x[:3])[0], 2 * x[:3])
     assert sum(report.unlowered.values()) == 1
 

@@ -131,7 +131,7 @@ class WholeUpdates:
         inner, device = sharing.model, device_of(sharing.model)
         buffers = Buffers(inner)
         state, held = random_state(device), buffers.save()
-        try:  # what only a first pass does, as to look at the output layer, is not to be repeated with it
+        try:  # a first pass does more, such as probing the output layer, which a replay must not repeat
             with torch.no_grad():
                 self._score(inner, (self.waiting[0],))
         finally:

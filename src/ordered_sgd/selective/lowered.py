@@ -24,7 +24,7 @@ Sizes = dict[Any, int]
 
 @dataclass(frozen=True)
 class Assumed:
-    """What compiled code takes for granted of sizes.
+    """What compiled code assumes about sizes.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Assumed:
 
     @classmethod
     def of(cls, env: Any, batch: sympy.Symbol, names: Mapping[Any, Any]) -> "Assumed":
-        """All that was learnt of sizes while a model was traced and its graphs were compiled.
+        """All that was learnt about sizes while a model was traced and its graphs were compiled.
 
         What the trace learnt counts as well: the compiler simplifies by it and does not say so. `names` maps symbols to
         what they are called in the shape environment.
@@ -196,7 +196,7 @@ class LoweredBackward:
         if another is not None and another.assumed is not None and another.assumed.violated(sizes) is None:
             self._codes.append(another)
             return another, numbers
-        return f"compiled code takes {violated} for granted, and {sizes[self._plan.symbol]} rows break that"
+        return f"compiled code assumes {violated}, which does not hold for {sizes[self._plan.symbol]} rows"
 
 
 def _laid_out(argument: Any, strides: tuple[int, ...] | None) -> Any:
