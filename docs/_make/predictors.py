@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ordered_sgd import AccuracyRule, OrderedStep
-from ordered_sgd.engines.memory import FRESH, PROBES
+from ordered_sgd.engines.remembered import FRESH, PROBES
 from ordered_sgd.lab.data import load
 from ordered_sgd.lab.data.protocol import recipe
 from ordered_sgd.lab.data.source import BatchSource

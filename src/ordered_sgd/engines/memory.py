@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,25 +27,20 @@ from ordered_sgd.engines.phases import (
     PartlyScored,
     Parts,
     Recall,
-    Right,
     Scored,
-    which_right,
 )
 from ordered_sgd.engines.recall import Candidates
+from ordered_sgd.engines.remembered import PROBES, Part, RememberedLosses, pick
 from ordered_sgd.engines.replay import take
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rewind import device_of
 from ordered_sgd.rules import resolve_q
-from ordered_sgd.selection import random_rows, top_rows, widen
 
 log = logging.getLogger("ordered_sgd")
 
-FRESH = 0.7  # of the newest loss in what is remembered: one view or dropout mask says less than two (docs/memory.md)
-PROBES = 4  # random others that are scored with the candidates
 AUDITED = 1 / 32  # probability that a batch is scored whole to measure the recall
 MOST = 0.75  # of the batch: where more must be scored, all are
 LARGEST = 2**31  # indices are below: a hash in the place of a position would ask for terabytes
-SPARE = 8  # room grows by at least one part in so many: samples that come in order must not copy it every time
 
 
 @dataclass(frozen=True)
@@ -90,9 +85,7 @@ class MemoryEngine:
         self._apart = Apart(parts, "engine memory", 'Use engine="dense" to silence this.')
         self._generator = parts.generator or torch.Generator().manual_seed(0)
         self._candidates = Candidates(options.recall)
-        # of every sample, and room for more; infinite: never seen
-        self._losses = torch.empty(0, dtype=torch.float32)
-        self._samples = 0
+        self.remembered = RememberedLosses()
 
     def checked_index(self, index: Any, y: Any) -> Tensor:
         """The numbers of the batch's samples, or one clear error."""
@@ -102,7 +95,7 @@ class MemoryEngine:
         """The losses of one batch, or of its candidates alone."""
         assert ahead.index is not None
         assert ahead.ranks is not None
-        remembered, s = self._remembered(ahead.index), ahead.index.shape[0]
+        remembered, s = self.remembered.of(ahead.index), ahead.index.shape[0]
         part = None if ahead.keeps_all else self._part(batch, remembered, ahead.ranks)
         if part is not None and float(torch.rand((), generator=self._generator)) >= AUDITED:
             inner = self.inner.forward(take(batch, part.scored, s), Ahead(keeps_all=False))
@@ -114,7 +107,7 @@ class MemoryEngine:
         """The recall over the last audits; None before the first."""
         return self._candidates.recall
 
-    def _part(self, batch: Any, remembered: Tensor, kept: KeptRanks) -> "Part | None":
+    def _part(self, batch: Any, remembered: Tensor, kept: KeptRanks) -> Part | None:
         """What to score, or None for the whole batch."""
         s, unseen = remembered.shape[0], int(remembered.isinf().sum())
         full = s >= self._candidates.s  # what is said is of full batches, not of the small last one
@@ -130,12 +123,7 @@ class MemoryEngine:
         c = max(c, unseen)
         if c + PROBES >= s or not self._may_be_alone(batch):
             return None
-        candidates = top_rows(remembered, c)
-        outside = torch.ones(s, dtype=torch.bool, device=remembered.device).index_fill_(0, candidates, False)
-        drawn = random_rows(s - c, PROBES, self._generator).to(outside.device)
-        probes = outside.nonzero().squeeze(1).index_select(0, drawn)
-        scored = torch.cat([candidates, probes]).sort().values
-        return Part(scored, outside.index_select(0, scored), outside)
+        return pick(remembered, c, PROBES, self._generator)
 
     def _may_be_alone(self, batch: Any) -> bool:
         """Whether the losses of samples do not depend on the others in the batch."""
@@ -150,17 +138,6 @@ class MemoryEngine:
             log.info("engine memory scores all samples: %s", why)
         self._said = True
 
-    def _remembered(self, index: Tensor) -> Tensor:
-        """The remembered losses of samples, infinite for one that was never seen; room is made for new ones."""
-        self._samples = max(self._samples, int(index.max()) + 1)
-        room = self._losses.shape[0]
-        if self._samples > room or self._losses.device != index.device:
-            size = max(self._samples, room + room // SPARE)
-            grown = torch.full((size,), torch.inf, dtype=torch.float32, device=index.device)
-            grown[:room] = self._losses
-            self._losses = grown
-        return self._losses.index_select(0, index)
-
     def learn(self, whole: "AuditScored", computed: Computed) -> None:
         """What a batch that was scored whole tells of the recall and of its samples."""
         assert computed.rows is not None
@@ -168,24 +145,16 @@ class MemoryEngine:
             self._candidates.audit(int(torch.isin(computed.rows, whole.part.scored).sum()), whole.ranks.q)
         if whole.ranks.last < whole.index.shape[0] and bool(whole.remembered.isfinite().all()):
             self._candidates.look(whole.remembered, computed.losses, whole.ranks)
-        self.remember(whole.index, computed.losses)
-
-    def remember(self, index: Tensor, losses: Tensor) -> None:
-        """Take the losses of samples into what is remembered of them."""
-        before, values = self._losses.index_select(0, index), losses.float()
-        values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
-        # a loss that is not finite tells nothing: as if the sample had not been seen
-        self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+        self.remembered.take(whole.index, computed.losses)
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered, how many candidates there are, and which exact engine runs."""
-        losses = self._losses[: self._samples].clone()
-        return {"losses": losses, "candidates": self._candidates.state_dict(), **self.inner.state_dict()}
+        candidates = self._candidates.state_dict()
+        return {**self.remembered.state_dict(), "candidates": candidates, **self.inner.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self._losses = state["losses"].clone()
-        self._samples = self._losses.shape[0]
+        self.remembered.load_state_dict(state)
         self._candidates.load_state_dict(state["candidates"])
         self.inner.load_state_dict(state)
 
@@ -195,7 +164,7 @@ class AuditScored(Around):
     """A batch that was scored whole, and used whole: it tells how many of the largest losses candidates would find."""
 
     engine: MemoryEngine
-    part: "Part | None"
+    part: Part | None
     remembered: Tensor
     index: Tensor
     ranks: KeptRanks
@@ -216,7 +185,7 @@ class CandidatesScored(Around):
     """The scored part of a batch; the rest of it is remembered."""
 
     engine: MemoryEngine
-    part: "Part"
+    part: Part
     remembered: Tensor
     index: Tensor
 
@@ -229,7 +198,7 @@ class CandidatesScored(Around):
         """The gradient of the kept candidates; their losses are remembered."""
         computed = self.inner.backward(kept)
         assert computed.rows is not None
-        self.engine.remember(self.index.index_select(0, self.part.scored), computed.losses)
+        self.engine.remembered.take(self.index.index_select(0, self.part.scored), computed.losses)
         return self._of_batch(computed, self.part.scored.index_select(0, computed.rows))
 
     def abandon(self) -> Computed:
@@ -246,47 +215,6 @@ class CandidatesScored(Around):
         )
         losses = self.remembered.to(found.dtype).index_copy(0, part.scored, found)
         return Computed(losses, rows, None, "memory", estimate)
-
-
-class Part(NamedTuple):
-    """What is scored of a batch.
-
-    Parameters
-    ----------
-    scored, probes
-        Positions of candidates and probes, ascending, and which of them are probes.
-    outside
-        Of every position of the batch whether it is no candidate.
-    """
-
-    scored: Tensor
-    probes: Tensor
-    outside: Tensor
-
-    def mean(self, losses: Tensor, remembered: Tensor) -> Tensor:
-        """Estimate of the batch's mean, without bias: the remembered losses outside, corrected by the probes' error."""
-        values, guesses = widen(losses), remembered.to(widen(losses).dtype)
-        errors = values - torch.where(self.probes, guesses.index_select(0, self.scored), 0.0)
-        return (self._total(errors) + guesses[self.outside].sum()) / self.outside.shape[0]
-
-    def correct(self, right: Right) -> Tensor | None:
-        """Estimate of the right answers in the batch, without bias: the share of the probes' for those outside."""
-        found = which_right(right)
-        return None if found is None else self._total(found.float())
-
-    def _total(self, values: Tensor) -> Tensor:
-        """The candidates' values, and the probes' for all outside."""
-        weight = self.outside.sum() / PROBES
-        return torch.where(self.probes, weight * values, values).sum()
-
-
-def memory_bytes(samples: int) -> int:
-    """Bytes that the remembered losses of so many samples take at most; the saved state takes 4 a sample.
-
-    >>> memory_bytes(10**6), memory_bytes(10**8)
-    (4500000, 450000000)
-    """
-    return 4 * (samples + samples // SPARE)
 
 
 def _refuse(parts: Parts) -> None:

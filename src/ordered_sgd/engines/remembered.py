@@ -1,0 +1,141 @@
+"""What is remembered of every sample of a training set, and which samples of a batch are likely to be the hardest.
+
+The loss of each sample is kept as a running mean that forgets fast. Of a batch, `pick` takes the samples with the
+largest remembered losses, the candidates, and some of the others at random, the probes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ordered_sgd.engines.phases import Right, which_right
+from ordered_sgd.selection import random_rows, top_rows, widen
+
+FRESH = 0.7  # of the newest loss in what is remembered: one view or dropout mask says less than two (docs/memory.md)
+PROBES = 4  # random others that are scored with the candidates
+SPARE = 8  # room grows by at least one part in so many: samples that come in order must not copy it every time
+
+
+class RememberedLosses:
+    """The remembered loss of every sample, by its number in the training set.
+
+    Examples
+    --------
+    >>> remembered = RememberedLosses()
+    >>> remembered.take(torch.tensor([0, 2]), torch.tensor([1.0, 4.0]))
+    >>> remembered.of(torch.tensor([2, 1, 0]))
+    tensor([4., inf, 1.])
+    >>> remembered.take(torch.tensor([0]), torch.tensor([2.0]))
+    >>> remembered.of(torch.tensor([0]))
+    tensor([1.7000])
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0  # numbers in use: the largest seen, plus one
+        self._losses = torch.empty(0, dtype=torch.float32)  # with room for more; infinite: never seen
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held, the spare room included."""
+        return self._losses.nbytes
+
+    def of(self, index: Tensor) -> Tensor:
+        """The remembered losses of samples, float32; infinite for one that was never seen."""
+        self._make_room(index)
+        return self._losses.index_select(0, index)
+
+    def take(self, index: Tensor, losses: Tensor) -> None:
+        """Take new losses of samples, each at most once, into their running means."""
+        before, values = self.of(index), losses.float()
+        values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
+        # a loss that is not finite tells nothing: as if the sample had not been seen
+        self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+
+    def _make_room(self, index: Tensor) -> None:
+        if index.shape[0]:
+            self.samples = max(self.samples, int(index.max()) + 1)
+        room = self._losses.shape[0]
+        if self.samples > room or self._losses.device != index.device:
+            size = max(self.samples, room + room // SPARE)
+            grown = torch.full((size,), torch.inf, dtype=torch.float32, device=index.device)
+            grown[:room] = self._losses
+            self._losses = grown
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The remembered losses, without spare room."""
+        return {"losses": self._losses[: self.samples].clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self._losses = state["losses"].clone()
+        self.samples = self._losses.shape[0]
+
+
+def memory_bytes(samples: int) -> int:
+    """Bytes that the remembered losses of so many samples take at most; the saved state takes 4 a sample.
+
+    >>> memory_bytes(10**6), memory_bytes(10**8)
+    (4500000, 450000000)
+    """
+    return 4 * (samples + samples // SPARE)
+
+
+class Part(NamedTuple):
+    """What is scored of a batch.
+
+    Parameters
+    ----------
+    scored, probes
+        Positions of candidates and probes, ascending, and which of them are probes.
+    outside
+        For each position of the batch, whether it is no candidate.
+    """
+
+    scored: Tensor
+    probes: Tensor
+    outside: Tensor
+
+    def mean(self, losses: Tensor, remembered: Tensor) -> Tensor:
+        """Estimate of the batch's mean, unbiased: the remembered losses outside, corrected by the probes' error."""
+        values, guesses = widen(losses), remembered.to(widen(losses).dtype)
+        errors = values - torch.where(self.probes, guesses.index_select(0, self.scored), 0.0)
+        return (self._total(errors) + guesses[self.outside].sum()) / self.outside.shape[0]
+
+    def correct(self, right: Right) -> Tensor | None:
+        """Estimate of the right answers in the batch, unbiased: those outside are as often right as the probes."""
+        found = which_right(right)
+        return None if found is None else self._total(found.float())
+
+    def _total(self, values: Tensor) -> Tensor:
+        """The sum of the candidates' values, and of the probes' scaled to all outside."""
+        weight = self.outside.sum() / self.probes.sum()
+        return torch.where(self.probes, weight * values, values).sum()
+
+
+def pick(remembered: Tensor, c: int, probes: int, generator: torch.Generator) -> Part:
+    """The c samples with the largest remembered losses, ties to the lower position, and `probes` random others.
+
+    >>> part = pick(torch.tensor([0.1, torch.inf, 0.3, 0.2]), 2, 1, torch.Generator().manual_seed(0))
+    >>> part.outside
+    tensor([ True, False, False,  True])
+    >>> part.scored.shape, int(part.probes.sum())
+    (torch.Size([3]), 1)
+    """
+    s = remembered.shape[0]
+    candidates = top_rows(remembered, c)
+    outside = torch.ones(s, dtype=torch.bool, device=remembered.device).index_fill_(0, candidates, False)
+    drawn = random_rows(max(s - c, 0), probes, generator).to(outside.device)
+    others = outside.nonzero().squeeze(1).index_select(0, drawn)
+    scored = torch.cat([candidates, others]).sort().values
+    return Part(scored, outside.index_select(0, scored), outside)
+
+
+def stretch_of(steps: int) -> int:
+    """The length of a stretch, in which one step is audited, in an epoch of so many steps: about the square root.
+
+    >>> [stretch_of(steps) for steps in (0, 1, 16, 64, 938)]
+    [1, 1, 4, 8, 31]
+    """
+    return max(1, round(float(steps**0.5)))
