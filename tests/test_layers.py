@@ -11,16 +11,16 @@ SOURCE = ROOT / "src" / "ordered_sgd"
 
 # Lowest first; parts on one line do not know each other.
 LIBRARY = [
-    {"errors", "jit"},
+    {"errors", "jit", "shuffled"},
     {"rules", "batches", "theory", "keywords"},
-    {"selection", "shared_settings", "criterion", "hinge", "nonfinite", "rewind", "watch"},
+    {"selection", "indexed", "shared_settings", "criterion", "hinge", "nonfinite", "rewind", "watch"},
     {"traps", "units", "ranks", "agreement", "generic_position", "update"},
     {"adaptive", "mean", "selective"},
     {"policy", "head"},
     {"loss", "engines"},
-    {"record", "scoring"},
-    {"selector"},
-    {"step"},
+    {"record", "scoring", "draws"},
+    {"selector", "sampler_checks"},
+    {"step", "sampler"},
     {"optim", "linear", "diagnostics", "integrations"},
 ]
 LABORATORY = [

@@ -23,6 +23,8 @@ _DOOR = {
     "selective_backward": "selective",
     "explain_backward": "selective",
     "restore_backward": "selective",
+    "OrderedBatchSampler": "sampler",
+    "with_index": "indexed",
     "multiclass_hinge": "hinge",
     "AccuracyRule": "rules",
     "FixedQ": "rules",
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from .diagnostics.tracker import SelectionTracker as SelectionTracker
     from .head import ordered_linear_cross_entropy as ordered_linear_cross_entropy
     from .hinge import multiclass_hinge as multiclass_hinge
+    from .indexed import with_index as with_index
     from .loss import OrderedLoss as OrderedLoss
     from .mean import ordered_mean as ordered_mean
     from .record import StepRecord as StepRecord
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from .rules import FixedQ as FixedQ
     from .rules import LinearDecay as LinearDecay
     from .rules import LossMassRule as LossMassRule
+    from .sampler import OrderedBatchSampler as OrderedBatchSampler
     from .selection import select_top_q as select_top_q
     from .selective import explain_backward as explain_backward
     from .selective import restore_backward as restore_backward

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,23 +75,36 @@ def inspect_losses(
     if scored is not None:
         position = scored.index_select(0, position)
     first = torch.cat([torch.where(found, position, -1).float(), value])
-    first, event = (first, None) if at_once else _sent(first)
+    first, event = (first, None) if at_once else sent(first)
     return Verdict(step, s or losses.shape[0], None if at_once else found.float(), first, event, sizes)
 
 
-def _sent(values: Tensor) -> tuple[Tensor, Any]:
-    """The values on their way to the host, and an event that marks their arrival.
+class OnItsWay(NamedTuple):
+    """Values on their way to the host, and an event that marks their arrival."""
+
+    values: Tensor
+    event: Any = None
+
+    def read(self) -> Tensor:
+        """The values on the host, once they have arrived."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.values.cpu()
+
+
+def sent(values: Tensor) -> OnItsWay:
+    """The values on their way to the host.
 
     Where the device has no streams they stay on it, and reading them waits for its queue.
     """
     device: Any = torch.get_device_module(values.device)
     if values.is_cpu or not (hasattr(device, "current_stream") and hasattr(device, "Event")):
-        return values, None
+        return OnItsWay(values)
     host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
     host.copy_(values, non_blocking=True)
     event = device.Event()
     event.record(device.current_stream(values.device))
-    return host, event
+    return OnItsWay(host, event)
 
 
 _FINE = Verdict()

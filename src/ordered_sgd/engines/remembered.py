@@ -21,6 +21,11 @@ SPARE = 8  # room grows by at least one part in so many: samples that come in or
 class RememberedLosses:
     """The remembered loss of every sample, by its number in the training set.
 
+    Parameters
+    ----------
+    samples
+        How many there are, if known: room is then made for these alone.
+
     Examples
     --------
     >>> remembered = RememberedLosses()
@@ -32,9 +37,11 @@ class RememberedLosses:
     tensor([1.7000])
     """
 
-    def __init__(self) -> None:
-        self.samples = 0  # numbers in use: the largest seen, plus one
-        self._losses = torch.empty(0, dtype=torch.float32)  # with room for more; infinite: never seen
+    def __init__(self, samples: int = 0) -> None:
+        self.samples = samples  # numbers in use: the largest seen, plus one
+        self._losses = torch.full(
+            (samples,), torch.inf, dtype=torch.float32
+        )  # with room for more; infinite: never seen
 
     @property
     def nbytes(self) -> int:
@@ -52,6 +59,13 @@ class RememberedLosses:
         values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
         # a loss that is not finite tells nothing: as if the sample had not been seen
         self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+
+    def resize(self, samples: int) -> None:
+        """Forget the samples from this number on, or make room for as many; nothing moves if the number is the same."""
+        if samples != self._losses.shape[0]:
+            kept = self._losses[:samples]
+            self._losses = torch.cat([kept, kept.new_full((samples - kept.shape[0],), torch.inf)])
+        self.samples = samples
 
     def _make_room(self, index: Tensor) -> None:
         if index.shape[0]:
@@ -133,9 +147,9 @@ def pick(remembered: Tensor, c: int, probes: int, generator: torch.Generator) ->
 
 
 def stretch_of(steps: int) -> int:
-    """The length of a stretch, in which one step is audited, in an epoch of so many steps: about the square root.
+    """The length of a stretch, in which one step is audited, in an epoch of so many steps: the square root, at least 4.
 
     >>> [stretch_of(steps) for steps in (0, 1, 16, 64, 938)]
-    [1, 1, 4, 8, 31]
+    [4, 4, 4, 8, 31]
     """
-    return max(1, round(float(steps**0.5)))
+    return max(4, round(float(steps**0.5)))

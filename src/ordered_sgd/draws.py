@@ -1,0 +1,159 @@
+"""What a batch sampler draws: the order of an epoch, its audits, and one batch with what is left out of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ordered_sgd.engines.phases import KeptRanks
+from ordered_sgd.engines.remembered import Part, stretch_of
+from ordered_sgd.shuffled import hashed, shuffled
+
+_AHEAD = 64  # batches whose order is computed at once: NumPy's cost per call is then shared
+_ORDER, _AUDITS, _OTHERS = range(3)  # what random numbers are for
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an epoch is cut into batches: every rank has its own samples, and all ranks equally many batches.
+
+    Rank r of R has the samples r, r + R, r + 2R, ...; their number in this list is their slot.
+
+    >>> [Cut(n=9, s=4, rank=rank, ranks=2).batches for rank in (0, 1)]
+    [2, 2]
+    """
+
+    n: int
+    s: int
+    rank: int = 0
+    ranks: int = 1
+    drop_last: bool = False
+    seed: int = 0
+
+    @property
+    def slots(self) -> int:
+        """The samples of this rank."""
+        return max(0, -((self.rank - self.n) // self.ranks))
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        if self.drop_last:
+            return self.n // self.ranks // self.s
+        most = -(-self.n // self.ranks)  # samples of the rank that has most
+        return -(-most // self.s)
+
+    def audited(self, epoch: int, number: int) -> bool:
+        """Whether a batch is yielded whole to measure what is missed: one in each stretch of the epoch, at random.
+
+        The place depends on nothing but the seed, and is the same on every rank.
+        """
+        stretch = stretch_of(self.batches)
+        return number % stretch == hashed(self.seed, _AUDITS, epoch, number // stretch) % stretch
+
+    def generator(self, epoch: int, number: int) -> torch.Generator:
+        """The source of a batch's random choices."""
+        return torch.Generator().manual_seed(hashed(self.seed, _OTHERS, epoch, number, self.rank))
+
+
+class Order:
+    """The order of an epoch, computed for some batches at a time."""
+
+    def __init__(self, cut: Cut, epoch: int) -> None:
+        self.cut, self.epoch = cut, epoch
+        self._key = hashed(cut.seed, _ORDER, epoch, cut.rank)
+        self._first, self._slots = 0, np.empty(0, np.int64)
+
+    def slots(self, number: int) -> NDArray[np.int64]:
+        """The samples of a batch, as slots.
+
+        A rank that has one sample fewer than the others may have none left for the last batch: its first one comes
+        again.
+        """
+        s, slots = self.cut.s, self.cut.slots
+        start = number * s - self._first
+        if not 0 <= start < len(self._slots):
+            self._first, start = number * s, 0
+            positions = np.arange(self._first, min(self._first + _AHEAD * s, slots))
+            self._slots = shuffled(positions if len(positions) else np.zeros(1, np.int64), slots, self._key)
+        return self._slots[start : start + s]
+
+
+@dataclass(frozen=True)
+class DrawnBatch:
+    """A batch that was drawn: its samples, how many are to be kept, and which are loaded.
+
+    Parameters
+    ----------
+    number
+        Of the batch in its epoch.
+    index
+        The samples that were drawn, shape (s,): their positions in the data set.
+    remembered
+        Their losses when they were drawn; infinite for one never seen.
+    kept
+        Which of the ordered losses of all s are to be kept.
+    part
+        The candidates and some others at random; None where none are told apart.
+    positions
+        Which of the s are loaded, ascending; None: all.
+    """
+
+    number: int
+    index: Tensor
+    remembered: Tensor
+    kept: KeptRanks
+    part: Part | None
+    positions: Tensor | None
+
+    @property
+    def s(self) -> int:
+        """How many were drawn."""
+        return self.index.shape[0]
+
+    @property
+    def loaded(self) -> Tensor:
+        """The positions in the data set of those that are loaded."""
+        return self.index if self.positions is None else self.index.index_select(0, self.positions)
+
+    @property
+    def guesses(self) -> Tensor:
+        """The remembered losses, with the mean of the others for one never seen."""
+        seen = self.remembered.isfinite()
+        return torch.where(seen, self.remembered, self.remembered[seen].mean() if bool(seen.any()) else 0.0)
+
+    def losses(self, found: Tensor) -> Tensor:
+        """The losses of all s: those that were found, and guesses for the others."""
+        return found if self.positions is None else self.guesses.to(found).index_copy(0, self.positions, found)
+
+    def mean(self, found: Tensor) -> Tensor:
+        """The mean loss of all s, estimated without bias from the losses of those that were loaded."""
+        if self.positions is None or self.part is None:
+            return found.float().mean()
+        return self.part.mean(found, self.guesses)
+
+    def correct(self, right: Tensor) -> Tensor:
+        """How many of all s are right, estimated without bias from those that were loaded."""
+        if self.positions is None or self.part is None:
+            return right.float().mean() * self.s
+        found = self.part.correct(right)
+        assert found is not None
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and tensors."""
+        return {
+            **vars(self),
+            "kept": list(self.kept),
+            "part": None if self.part is None else list(self.part),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "DrawnBatch":
+        """What `state_dict` was taken of."""
+        part = None if state["part"] is None else Part(*state["part"])
+        return cls(**{**state, "kept": KeptRanks(*state["kept"]), "part": part})

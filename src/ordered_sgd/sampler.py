@@ -1,0 +1,326 @@
+"""`OrderedBatchSampler`: load only the samples of a batch that were hard when they were last seen.
+
+Nothing is computed in order to choose: of every s samples drawn, those with the largest remembered losses are loaded,
+with a few others at random, and the losses of these are remembered again. What is missed is measured: some batches, at
+moments that do not depend on the data, are loaded whole.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from ordered_sgd.draws import Cut, DrawnBatch, Order
+from ordered_sgd.engines.phases import KeptRanks, Recall
+from ordered_sgd.engines.recall import Candidates
+from ordered_sgd.engines.remembered import PROBES, Part, RememberedLosses, pick
+from ordered_sgd.errors import ArgumentError, check_state, message
+from ordered_sgd.nonfinite import OnItsWay, sent
+from ordered_sgd.policy import Policy, Selection
+from ordered_sgd.rules import Rule, resolve_q
+from ordered_sgd.sampler_checks import check_cut, check_options, check_rank, check_update, no_such_batch
+from ordered_sgd.selection import random_rows, top_rows
+
+_WHERE = "OrderedBatchSampler"
+_STATE = ("cut", "epoch", "number", "begun", "pending", "late", "losses", "candidates", "policy")
+
+
+class OrderedBatchSampler(Sampler[list[int]]):
+    """Batches of the samples whose loss was large when they were last seen, for the ``batch_sampler`` of a DataLoader.
+
+    Of every `batch_size` samples drawn it yields the q with the largest remembered losses, a sample that was never seen
+    counting as infinitely hard, and a few others at random. Call ``update(index, losses)`` after each step.
+
+    Parameters
+    ----------
+    dataset : Dataset or int
+        The map-style data set, or how many samples it has.
+    batch_size : int
+        s, the samples drawn for a batch, of which some are yielded.
+    q : float or Rule
+        How many of them to keep: a count, a share in (0, 1], or a rule that moves q at each `end_epoch`.
+    selection : {"top", "random"}, default="top"
+        ``"random"`` yields q samples at random instead, the control of every comparison.
+    recall : float or None, default=None
+        Yield as many candidates as are needed to hold this share of the q largest losses of the batch, instead of q;
+        train on ``ordered_mean(losses, sampler.q)``.
+    candidates : float or None, default=None
+        Yield this many instead, a count or a share of the batch, but never fewer than q.
+    others : float, default=4
+        How many others are yielded at random, a count or a share of the batch, so that what has become hard is noticed.
+    epochs : int or None, default=None
+        How many epochs the training has; needed for `whole_last` alone.
+    whole_last : float, default=0.0
+        Share of the epochs, at the end, in which whole batches are yielded; InfoBatch uses 1/8.
+    drop_last : bool, default=False
+        Leave out the smaller batch at the end of an epoch.
+    seed : int, default=0
+        Of the order and of all random choices; the same on every rank.
+    rank : int or None, default=None
+        Which process this is; that of torch.distributed when None. Each rank draws from its own samples and remembers
+        these.
+    ranks : int or None, default=None
+        How many processes there are; as torch.distributed says when None.
+
+    Examples
+    --------
+    >>> sampler = OrderedBatchSampler(6400, 64, q=0.25)
+    >>> losses = torch.rand(6400)
+    >>> for index in sampler:  # a DataLoader loads these samples
+    ...     sampler.update(index, losses[index])
+    >>> len(sampler), round(sampler.loaded, 2), sampler.recall.audits
+    (100, 0.38, 10)
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        batch_size: int,
+        *,
+        q: float | Rule,
+        selection: Selection = "top",
+        recall: float | None = None,
+        candidates: float | None = None,
+        others: float = PROBES,
+        epochs: int | None = None,
+        whole_last: float = 0.0,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        ranks: int | None = None,
+    ) -> None:
+        check_options(batch_size, recall, candidates, others, epochs, whole_last, seed)
+        self.policy = Policy(q, selection=selection, where=_WHERE)
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self._dataset, self._seed, (self._rank, self._ranks) = dataset, seed, check_rank(rank, ranks)
+        self._recall, self._fixed, self._others = recall, candidates, others
+        self._whole_from = None if epochs is None or not whole_last else epochs - round(epochs * whole_last)
+        self._own_policy = True
+        self._cut = self._cut_now()
+        self._memory = RememberedLosses(self._cut.slots)
+        self._candidates = Candidates(1.0 if recall is None else recall)
+        self._epoch, self._number, self._begun, self._continues = 0, 0, False, False
+        self._counts = (0, 0)  # samples that were yielded in this epoch, and that were drawn
+        self._pending: deque[DrawnBatch] = deque()  # drawn, and not yet updated
+        self._iteration = 0
+        self._late: list[OnItsWay | None] = []  # index, losses and answers on their way from an accelerator
+        self._order = Order(self._cut, 0)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._cut_now().batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The next epoch's batches; the rest of the present one after `load_state_dict`."""
+        self._begin()
+        self._iteration += 1
+        return self._batches(self._iteration)
+
+    def update(self, index: Any, losses: Tensor, right: Tensor | None = None) -> None:
+        """Remember the losses of a batch that was yielded.
+
+        Parameters
+        ----------
+        index
+            The positions of its samples in the data set, as the loader gave them.
+        losses
+            One loss per sample, shape (s,). On an accelerator nothing waits: they are taken with the next call.
+        right
+            Which answers are right, for a rule that needs the accuracy: their number in the whole batch is estimated.
+        """
+        numbers = check_update(index, losses, right)
+        self._take_late()
+        self._late = [sent(numbers), sent(losses.detach()), None if right is None else sent(right.detach())]
+        if losses.is_cpu:
+            self._take_late()
+
+    def drawn(self, index: Any) -> DrawnBatch:
+        """The batch that some yielded samples belong to: of which s they were drawn, and how many are to be kept.
+
+        From an accelerator `index` is not read: the oldest batch is meant that has not been updated.
+        """
+        waiting = list(self._pending)[1 if self._late else 0 :]
+        numbers = index if isinstance(index, Tensor) else torch.as_tensor(index)
+        for drawn in waiting:
+            if not numbers.is_cpu or torch.equal(drawn.loaded, numbers):
+                return drawn
+        raise no_such_batch(numbers, self._cut.n, "drawn")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, counted from 0; without it they are counted here.
+
+        After `load_state_dict` in the middle of an epoch, that epoch goes on, and any other one starts at its
+        beginning.
+        """
+        if not (self._continues and epoch == self._epoch):
+            self._epoch, self._begun, self._continues = epoch, False, False
+
+    def end_epoch(self, accuracy: float | None = None) -> int:
+        """The q of the next epoch, by the rule; see `ordered_sgd.OrderedLoss.end_epoch`."""
+        self._take_late()
+        return self.policy.end_epoch(accuracy)
+
+    def follow(self, policy: Policy) -> None:
+        """Keep as many samples as an ordered loss does, whose rule sees the batches."""
+        self.policy, self._own_policy = policy, False
+
+    @property
+    def q(self) -> int:
+        """How many losses of a full batch are to be kept now."""
+        return self._kept(min(self.batch_size, max(1, self._cut.slots))).q
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch, counted from 0."""
+        return self._epoch
+
+    @property
+    def recall(self) -> Recall | None:
+        """Share of the q largest losses that were among those yielded, with its 95 % interval; None before an audit."""
+        return self._candidates.recall
+
+    @property
+    def loaded(self) -> float:
+        """The share of the samples drawn in this epoch that were yielded."""
+        return self._counts[0] / max(1, self._counts[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs, also in the middle of an epoch: batches that were not updated come again."""
+        return {
+            "cut": vars(self._cut).copy(),
+            "epoch": self._epoch,
+            "number": self._number,
+            "begun": self._begun,
+            "counts": list(self._counts),
+            "pending": [drawn.state_dict() for drawn in self._pending],
+            "late": [None if part is None else part.read().clone() for part in self._late],
+            **self._memory.state_dict(),
+            "candidates": self._candidates.state_dict(),
+            "policy": self.policy.state_dict() if self._own_policy else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` left off; the next iteration yields the rest of the epoch."""
+        where, remedy = f"{_WHERE}.load_state_dict", "Pass what state_dict of an OrderedBatchSampler returned."
+        check_state(where, "the state", state, _STATE, remedy)
+        cut = Cut(**state["cut"])
+        if (cut.rank, cut.ranks) != (self._rank, self._ranks):
+            got = f"that of rank {cut.rank} of {cut.ranks} on rank {self._rank} of {self._ranks}"
+            remedy = "Every rank remembers its own samples: save and load one state per rank, on equally many ranks."
+            raise ArgumentError(message(where, "the state", "be that of the same rank", got, remedy))
+        self._cut, self._epoch, self._number, self._begun = cut, state["epoch"], state["number"], state["begun"]
+        self._counts = tuple(state["counts"])
+        self._order = Order(cut, self._epoch)
+        self._pending = deque(DrawnBatch.from_state(drawn) for drawn in state["pending"])
+        self._late = [None if part is None else OnItsWay(part) for part in state["late"]]
+        self._memory.load_state_dict(state)
+        self._candidates.load_state_dict(state["candidates"])
+        if state["policy"] is not None and self._own_policy:
+            self.policy.load_state_dict(state["policy"])
+        self._continues = self._begun and (self._number < cut.batches or bool(self._pending))
+        self._iteration += 1  # an iteration that was under way ends
+
+    def _batches(self, iteration: int) -> Iterator[list[int]]:
+        """The batches that were drawn before a checkpoint, and then new ones."""
+        yield from [drawn.loaded.tolist() for drawn in self._pending]
+        while self._iteration == iteration and self._number < self._cut.batches:
+            drawn = self._draw(self._number)
+            self._number += 1
+            self._pending.append(drawn)
+            self._counts = self._counts[0] + drawn.loaded.shape[0], self._counts[1] + drawn.s
+            yield drawn.loaded.tolist()
+
+    def _begin(self) -> None:
+        """Go on in the epoch of a checkpoint, or begin one: the next if any batch of the last was used."""
+        cut = self._cut_now()
+        if self._continues:
+            check_cut(cut, self._cut)
+        else:
+            self._epoch += self._begun
+            self._memory.resize(cut.slots)
+            self._cut = cut
+            self._restart()
+        self._continues = False
+
+    def _restart(self) -> None:
+        """Stand at the beginning of the present epoch."""
+        self._order = Order(self._cut, self._epoch)
+        self._number, self._counts, self._begun = 0, (0, 0), False
+        self._pending.clear()
+
+    def _cut_now(self) -> Cut:
+        """The cut for the data set as it is now."""
+        n = self._dataset if isinstance(self._dataset, int) else len(self._dataset)
+        if n < self._ranks:
+            remedy = "Pass the training set, or how many samples it has."
+            rule = "have a sample for every rank" if self._ranks > 1 else "have at least one sample"
+            raise ArgumentError(message(_WHERE, "dataset", rule, n, remedy))
+        return Cut(n, self.batch_size, self._rank, self._ranks, self.drop_last, self._seed)
+
+    def _kept(self, s: int) -> KeptRanks:
+        """Which of the ordered losses of a batch of s are to be kept in the present epoch."""
+        if self._whole_from is not None and self._epoch >= self._whole_from:
+            return KeptRanks(s)
+        return KeptRanks(self.policy.q_for(s), self.policy.trimmed_of(s))
+
+    def _draw(self, number: int) -> DrawnBatch:
+        """One batch of the epoch."""
+        slots = torch.from_numpy(self._order.slots(number))
+        index, s = slots * self._cut.ranks + self._cut.rank, slots.shape[0]
+        remembered, kept = self._memory.of(slots), self._kept(s)
+        generator = self._cut.generator(self._epoch, number)
+        part, positions = None, None
+        if self.policy.selection == "random" and kept.q < s:
+            positions = random_rows(s, kept.q, generator)
+        if self.policy.selection == "top":
+            part = self._part(remembered, kept, generator)
+            whole = part is None or self._cut.audited(self._epoch, number)
+            positions = None if whole or part is None else part.scored
+        return DrawnBatch(number, index, remembered, kept, part, positions)
+
+    def _part(self, remembered: Tensor, kept: KeptRanks, generator: torch.Generator) -> Part | None:
+        """The candidates and some others; None where they are the whole batch."""
+        s, c = remembered.shape[0], kept.last
+        if self._fixed is not None:
+            c = max(c, resolve_q(self._fixed, s, _WHERE))
+        elif self._recall is not None:
+            c = self._candidates.of(s, kept)
+        others = resolve_q(self._others, s, _WHERE)
+        return None if c + others >= s else pick(remembered, c, others, generator)
+
+    def _take_late(self) -> None:
+        """Take the losses that were on their way from an accelerator."""
+        if self._late:
+            index, losses, right = (None if part is None else part.read() for part in self._late)
+            self._late = []
+            assert index is not None
+            assert losses is not None
+            self._take(index, losses, right)
+
+    def _take(self, index: Tensor, losses: Tensor, right: Tensor | None) -> None:
+        """Remember the losses of a batch, and learn from one that was loaded whole; batches before it were skipped."""
+        place = next((i for i, drawn in enumerate(self._pending) if torch.equal(drawn.loaded, index)), None)
+        if place is None:
+            raise no_such_batch(index, self._cut.n, "update")
+        for _ in range(place):
+            self._pending.popleft()
+        drawn, self._begun = self._pending.popleft(), True
+        if drawn.positions is None:
+            self._learn(drawn, losses)
+        self._memory.take(drawn.loaded // self._cut.ranks, losses)
+        if self._own_policy:
+            self.policy.see(drawn.s)
+            if self.policy.adaptive.rule is not None:
+                self.policy.adaptive.observe(drawn.losses(losses), None if right is None else drawn.correct(right))
+
+    def _learn(self, drawn: DrawnBatch, losses: Tensor) -> None:
+        """What a batch that was loaded whole tells of what would have been missed."""
+        kept = drawn.kept
+        if drawn.part is not None:
+            rows = top_rows(losses, kept.q, kept.trim)
+            self._candidates.audit(int(torch.isin(rows, drawn.part.scored).sum()), kept.q)
+        if self._recall is not None and kept.last < drawn.s and bool(drawn.remembered.isfinite().all()):
+            self._candidates.look(drawn.remembered, losses, kept)
