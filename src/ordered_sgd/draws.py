@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ordered_sgd.engines.phases import KeptRanks
+from ordered_sgd.engines.recall import FEWEST
 from ordered_sgd.engines.remembered import Part, stretch_of
 from ordered_sgd.shuffled import hashed, shuffled
 
@@ -46,6 +47,11 @@ class Cut:
             return self.n // self.ranks // self.s
         most = -(-self.n // self.ranks)  # samples of the rank that has most
         return -(-most // self.s)
+
+    @property
+    def audits(self) -> int:
+        """How many audits the recall of an epoch rests on: those of one epoch, or a few more of a short one."""
+        return max(FEWEST, self.batches // stretch_of(self.batches))
 
     def audited(self, epoch: int, number: int) -> bool:
         """Whether a batch is yielded whole to measure what is missed: one in each stretch of the epoch, at random.

@@ -101,7 +101,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._own_policy = True
         self._cut = self._cut_now()
         self._memory = RememberedLosses(self._cut.slots)
-        self._candidates = Candidates(1.0 if recall is None else recall)
+        self._candidates = Candidates(1.0 if recall is None else recall, audits=self._cut.audits)
         self._epoch, self._number, self._begun, self._continues = 0, 0, False, False
         self._counts = (0, 0)  # samples that were yielded in this epoch, and that were drawn
         self._pending: deque[DrawnBatch] = deque()  # drawn, and not yet updated
@@ -115,9 +115,17 @@ class OrderedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """The next epoch's batches; the rest of the present one after `load_state_dict`."""
+        # A DataLoader with workers asks for two iterators and uses the second: nothing begins before the first batch.
         self._begin()
         self._iteration += 1
-        return self._batches(self._iteration)
+        iteration = self._iteration
+        yield from [drawn.loaded.tolist() for drawn in self._pending]  # drawn before a checkpoint
+        while self._iteration == iteration and self._number < self._cut.batches:
+            drawn = self._draw(self._number)
+            self._number += 1
+            self._pending.append(drawn)
+            self._counts = self._counts[0] + drawn.loaded.shape[0], self._counts[1] + drawn.s
+            yield drawn.loaded.tolist()
 
     def update(self, index: Any, losses: Tensor, right: Tensor | None = None) -> None:
         """Remember the losses of a batch that was yielded.
@@ -222,16 +230,6 @@ class OrderedBatchSampler(Sampler[list[int]]):
             self.policy.load_state_dict(state["policy"])
         self._continues = self._begun and (self._number < cut.batches or bool(self._pending))
         self._iteration += 1  # an iteration that was under way ends
-
-    def _batches(self, iteration: int) -> Iterator[list[int]]:
-        """The batches that were drawn before a checkpoint, and then new ones."""
-        yield from [drawn.loaded.tolist() for drawn in self._pending]
-        while self._iteration == iteration and self._number < self._cut.batches:
-            drawn = self._draw(self._number)
-            self._number += 1
-            self._pending.append(drawn)
-            self._counts = self._counts[0] + drawn.loaded.shape[0], self._counts[1] + drawn.s
-            yield drawn.loaded.tolist()
 
     def _begin(self) -> None:
         """Go on in the epoch of a checkpoint, or begin one: the next if any batch of the last was used."""

@@ -28,16 +28,18 @@ class Candidates:
     ----------
     target
         The recall to hold.
+    audits
+        How many audits the reported recall rests on: the last so many.
     """
 
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, audits: int = WINDOW) -> None:
         self.target = target
         self.count: int | None = None  # of a full batch; None until it is known
         self.recall: Recall | None = None  # over the last audits; None before the first
         self._kept: KeptRanks | None = None  # for which the count was found
         self.s = 0  # the largest batch that was learnt from
         self._places: deque[NDArray[np.int64]] = deque(maxlen=WINDOW)  # of the hardest, the second hardest, ...
-        self._found: deque[tuple[int, int]] = deque(maxlen=WINDOW)
+        self._found: deque[tuple[int, int]] = deque(maxlen=audits)
 
     def of(self, s: int, kept: KeptRanks) -> int:
         """How many candidates of a batch of s there are now."""
@@ -88,7 +90,7 @@ class Candidates:
         self.count, self.s = state["count"], state["s"]
         self._kept = None if state["kept"] is None else KeptRanks(*state["kept"])
         self._places = deque((batch.cpu().numpy().copy() for batch in state["places"]), maxlen=WINDOW)
-        self._found = deque(((found, q) for found, q in state["found"]), maxlen=WINDOW)
+        self._found = deque(((found, q) for found, q in state["found"]), maxlen=self._found.maxlen)
         self.recall = interval(self._found) if self._found else None
 
 
