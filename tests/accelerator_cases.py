@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ordered_sgd import (
     AccuracyRule,
     LossMassRule,
+    OrderedBatchSampler,
     OrderedLoss,
     OrderedStep,
     SelectionTracker,
@@ -343,6 +344,30 @@ def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
     here, there = trackers["cpu"], trackers[NAME]
     assert here.chosen.tolist() == there.chosen.tolist()
     torch.testing.assert_close(torch.from_numpy(there.data_map().mean), torch.from_numpy(here.data_map().mean))
+
+
+def check_the_batch_sampler_never_waits_for_the_queue_and_remembers_one_batch_later() -> None:
+    here, there = (OrderedBatchSampler(320, 32, q=8) for _ in range(2))
+    losses = torch.rand(320, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        for one, two in zip(here, there, strict=True):
+            here.update(one, losses[one])
+            index, found = torch.tensor(two).to(NAME), losses[two].to(NAME)
+            with watching() as waits:
+                there.update(index, found)
+            queue, events = waits.counts
+            assert (queue, events) <= (0, 2), waits  # of the batch before: its samples and its losses
+    state = there.state_dict()
+    assert len(state["pending"]) == 1  # updated, and not yet learnt from
+    index, found, _ = state["late"]
+    assert torch.equal(found, losses[index])
+    resumed = OrderedBatchSampler(320, 32, q=8)
+    resumed.load_state_dict(state)
+    for one, two in zip(there, resumed, strict=True):  # the next epoch: that batch does not come again
+        assert one == two
+        there.update(torch.tensor(one).to(NAME), losses[one].to(NAME))
+        resumed.update(torch.tensor(one).to(NAME), losses[one].to(NAME))
+    assert resumed.epoch == 2
 
 
 def check_a_record_waits_for_nothing_until_it_is_read() -> None:

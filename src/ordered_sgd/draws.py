@@ -1,7 +1,8 @@
 """What a batch sampler draws: the order of an epoch, its audits, and one batch with what is left out of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class DrawnBatch:
         """How many were drawn."""
         return self.index.shape[0]
 
-    @property
+    @cached_property
     def loaded(self) -> Tensor:
         """The positions in the data set of those that are loaded."""
         return self.index if self.positions is None else self.index.index_select(0, self.positions)
@@ -152,11 +153,8 @@ class DrawnBatch:
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors."""
-        return {
-            **vars(self),
-            "kept": list(self.kept),
-            "part": None if self.part is None else list(self.part),
-        }
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**state, "kept": list(self.kept), "part": None if self.part is None else list(self.part)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "DrawnBatch":

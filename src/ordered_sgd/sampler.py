@@ -119,7 +119,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._begin()
         self._iteration += 1
         iteration = self._iteration
-        yield from [drawn.loaded.tolist() for drawn in self._pending]  # drawn before a checkpoint
+        yield from [drawn.loaded.tolist() for drawn in self._waiting()]  # drawn before a checkpoint
         while self._iteration == iteration and self._number < self._cut.batches:
             drawn = self._draw(self._number)
             self._number += 1
@@ -150,9 +150,8 @@ class OrderedBatchSampler(Sampler[list[int]]):
 
         From an accelerator `index` is not read: the oldest batch is meant that has not been updated.
         """
-        waiting = list(self._pending)[1 if self._late else 0 :]
         numbers = index if isinstance(index, Tensor) else torch.as_tensor(index)
-        for drawn in waiting:
+        for drawn in self._waiting():
             if not numbers.is_cpu or torch.equal(drawn.loaded, numbers):
                 return drawn
         raise no_such_batch(numbers, self._cut.n, "drawn")
@@ -228,7 +227,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._candidates.load_state_dict(state["candidates"])
         if state["policy"] is not None and self._own_policy:
             self.policy.load_state_dict(state["policy"])
-        self._continues = self._begun and (self._number < cut.batches or bool(self._pending))
+        self._continues = self._begun and (self._number < cut.batches or bool(self._waiting()))
         self._iteration += 1  # an iteration that was under way ends
 
     def _begin(self) -> None:
@@ -237,6 +236,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         if self._continues:
             check_cut(cut, self._cut)
         else:
+            self._take_late()
             self._epoch += self._begun
             self._memory.resize(cut.slots)
             self._cut = cut
@@ -298,12 +298,21 @@ class OrderedBatchSampler(Sampler[list[int]]):
             assert losses is not None
             self._take(index, losses, right)
 
+    def _waiting(self) -> list[DrawnBatch]:
+        """Batches that were drawn and not yet updated."""
+        late = self._late[0] if self._late else None
+        return list(self._pending)[0 if late is None else self._place(late.read()) + 1 :]
+
+    def _place(self, index: Tensor) -> int:
+        """Which of the batches that are not learnt from has these samples."""
+        for place, drawn in enumerate(self._pending):
+            if torch.equal(drawn.loaded, index):
+                return place
+        raise no_such_batch(index, self._cut.n, "update")
+
     def _take(self, index: Tensor, losses: Tensor, right: Tensor | None) -> None:
         """Remember the losses of a batch, and learn from one that was loaded whole; batches before it were skipped."""
-        place = next((i for i, drawn in enumerate(self._pending) if torch.equal(drawn.loaded, index)), None)
-        if place is None:
-            raise no_such_batch(index, self._cut.n, "update")
-        for _ in range(place):
+        for _ in range(self._place(index)):
             self._pending.popleft()
         drawn, self._begun = self._pending.popleft(), True
         if drawn.positions is None:

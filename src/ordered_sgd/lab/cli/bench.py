@@ -14,6 +14,7 @@ from ordered_sgd.lab.cli.bench_head import head
 from ordered_sgd.lab.cli.bench_linear import linear
 from ordered_sgd.lab.cli.bench_losses import losses
 from ordered_sgd.lab.cli.bench_page import page, read_record
+from ordered_sgd.lab.cli.bench_sampler import sampler
 from ordered_sgd.lab.cli.bench_tokens import tokens
 from ordered_sgd.lab.cli.bench_trainers import trainers
 from ordered_sgd.lab.cli.options import Counts, json_option, out_option, progress, show, write_json
@@ -42,6 +43,7 @@ command.add_command(tokens)
 command.add_command(head)
 command.add_command(accumulation)
 command.add_command(trainers)
+command.add_command(sampler)
 command.add_command(page)
 
 

@@ -16,6 +16,7 @@ _KEYS = {
     "head": "heads",
     "accumulation": "accumulation",
     "trainers": "trainers",
+    "sampler": "sampler",
     "tokens": "trained",
     "step": "rows",
 }
@@ -52,6 +53,7 @@ def page(record: Path, page: Path) -> None:
     from ordered_sgd.lab.report.head_bench import head_bench_page
     from ordered_sgd.lab.report.linear_bench import linear_bench_page
     from ordered_sgd.lab.report.losses_bench import losses_bench_page
+    from ordered_sgd.lab.report.sampler_bench import sampler_bench_page
     from ordered_sgd.lab.report.step_bench import draw_step_bench, step_bench_page
     from ordered_sgd.lab.report.tokens_bench import draw_tokens_bench, tokens_bench_page
     from ordered_sgd.lab.report.trainers_bench import trainers_bench_page
@@ -63,6 +65,7 @@ def page(record: Path, page: Path) -> None:
         "head": head_bench_page,
         "accumulation": accumulation_bench_page,
         "trainers": trainers_bench_page,
+        "sampler": sampler_bench_page,
     }
     charts = {"step": (step_bench_page, draw_step_bench), "tokens": (tokens_bench_page, draw_tokens_bench)}
     found = read_record(record)
