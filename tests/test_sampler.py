@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler, ordered_mean, select_top_q, with_index
 from ordered_sgd.draws import Cut
 from ordered_sgd.errors import ArgumentError
+from tests.distributed.launch import ROOT, torchrun
 
 N, S = 640, 64
 
@@ -402,6 +404,23 @@ def test_a_loss_that_is_not_finite_counts_as_never_seen() -> None:
     (index,) = epochs(sampler, torch.where(torch.arange(S) < 3, torch.nan, 1.0), 1)[0]
     assert len(index) == S
     assert sampler.state_dict()["losses"].isinf().tolist() == [i < 3 for i in range(S)]
+
+
+# Ranks
+
+
+def test_two_ranks_train_on_their_own_samples_and_resume_with_the_same_bits() -> None:
+    job = torchrun(2, ROOT / "tests" / "distributed" / "sampled.py")
+    assert job.returncode == 0, job.stderr[-2000:]
+    first, second = json.loads(job.stdout.strip().splitlines()[-1])
+    assert first["weights"] == second["weights"]
+    assert first["resumed"]
+    assert second["resumed"]
+    assert len(first["batches"]) == len(second["batches"]) == 20
+    assert {index % 2 for index in itertools.chain(*first["batches"])} == {0}
+    assert {index % 2 for index in itertools.chain(*second["batches"])} == {1}
+    assert len(second["batches"][4]) == 1  # its first sample again: rank 0 has one left
+    assert first["remembered"] > 100
 
 
 # Data sets that change
