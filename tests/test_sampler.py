@@ -337,6 +337,18 @@ def test_a_resumed_run_goes_on_with_the_same_bits(workers: int, stop: int, optio
     assert first.loaded >= 0
 
 
+def test_a_checkpoint_after_the_last_batch_begins_the_next_epoch_or_ends_the_present_one() -> None:
+    sampler = OrderedBatchSampler(N, S, q=0.25)
+    epochs(sampler, hardness(), 1)
+    follows, ends = (OrderedBatchSampler(N, S, q=0.25) for _ in range(2))
+    for one in (follows, ends):
+        one.load_state_dict(saved(sampler))
+    ends.set_epoch(0)
+    assert epochs(ends, hardness(), 1) == [[]]
+    ends.set_epoch(1)
+    assert epochs(follows, hardness(), 1) == epochs(ends, hardness(), 1) == epochs(sampler, hardness(), 1)
+
+
 def test_a_process_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(
@@ -451,6 +463,7 @@ def test_an_epoch_of_another_data_set_cannot_go_on_but_can_start_again() -> None
     other.set_epoch(0)
     with pytest.raises(ArgumentError, match="cut an epoch as before"):
         next(iter(other))  # the epoch that was under way
+    other.load_state_dict(sampler.state_dict())
     other.set_epoch(1)
     assert len(list(iter(other))) == len(other)
     assert int(other.state_dict()["losses"].isfinite().sum()) > 0

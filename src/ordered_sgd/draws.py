@@ -108,6 +108,8 @@ class DrawnBatch:
         The candidates and some others at random; None where none are told apart.
     positions
         Which of the s are loaded, ascending; None: all.
+    weight
+        How much each of those that are loaded counts in the mean over s; None: as `part` says.
     """
 
     number: int
@@ -116,6 +118,7 @@ class DrawnBatch:
     kept: KeptRanks
     part: Part | None
     positions: Tensor | None
+    weight: Tensor | None = None
 
     @property
     def s(self) -> int:
@@ -139,14 +142,16 @@ class DrawnBatch:
 
     def mean(self, found: Tensor) -> Tensor:
         """The mean loss of all s, estimated without bias from the losses of those that were loaded."""
+        if self.weight is not None:
+            return (self.weight * found.float()).mean()
         if self.positions is None or self.part is None:
             return found.float().mean()
         return self.part.mean(found, self.guesses)
 
     def correct(self, right: Tensor) -> Tensor:
         """How many of all s are right, estimated without bias from those that were loaded."""
-        if self.positions is None or self.part is None:
-            return right.float().mean() * self.s
+        if self.weight is not None or self.positions is None or self.part is None:
+            return self.mean(right) * self.s
         found = self.part.correct(right)
         assert found is not None
         return found

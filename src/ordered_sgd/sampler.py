@@ -102,7 +102,8 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._cut = self._cut_now()
         self._memory = RememberedLosses(self._cut.slots)
         self._candidates = Candidates(1.0 if recall is None else recall, audits=self._cut.audits)
-        self._epoch, self._number, self._begun, self._continues = 0, 0, False, False
+        self._epoch, self._number, self._begun = 0, 0, False  # begun: a batch of the epoch was trained on
+        self._loaded = self._continues = False  # whether a checkpoint was loaded, and its epoch goes on
         self._counts = (0, 0)  # samples that were yielded in this epoch, and that were drawn
         self._pending: deque[DrawnBatch] = deque()  # drawn, and not yet updated
         self._iteration = 0
@@ -159,11 +160,12 @@ class OrderedBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next, counted from 0; without it they are counted here.
 
-        After `load_state_dict` in the middle of an epoch, that epoch goes on, and any other one starts at its
-        beginning.
+        After `load_state_dict` the epoch of the checkpoint goes on, even if nothing is left of it, and any other one
+        starts at its beginning.
         """
-        if not (self._continues and epoch == self._epoch):
-            self._epoch, self._begun, self._continues = epoch, False, False
+        self._continues = self._loaded and epoch == self._epoch
+        if not self._continues:
+            self._epoch, self._begun = epoch, False
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch, by the rule; see `ordered_sgd.OrderedLoss.end_epoch`."""
@@ -183,6 +185,11 @@ class OrderedBatchSampler(Sampler[list[int]]):
     def epoch(self) -> int:
         """The present epoch, counted from 0."""
         return self._epoch
+
+    @property
+    def whole(self) -> bool:
+        """Whether the present epoch is one of the last, in which whole batches are yielded and kept."""
+        return self._whole_from is not None and self._epoch >= self._whole_from
 
     @property
     def recall(self) -> Recall | None:
@@ -227,6 +234,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._candidates.load_state_dict(state["candidates"])
         if state["policy"] is not None and self._own_policy:
             self.policy.load_state_dict(state["policy"])
+        self._loaded = self._begun
         self._continues = self._begun and (self._number < cut.batches or bool(self._waiting()))
         self._iteration += 1  # an iteration that was under way ends
 
@@ -241,7 +249,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
             self._memory.resize(cut.slots)
             self._cut = cut
             self._restart()
-        self._continues = False
+        self._continues = self._loaded = False
 
     def _restart(self) -> None:
         """Stand at the beginning of the present epoch."""
@@ -260,7 +268,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
 
     def _kept(self, s: int) -> KeptRanks:
         """Which of the ordered losses of a batch of s are to be kept in the present epoch."""
-        if self._whole_from is not None and self._epoch >= self._whole_from:
+        if self.whole:
             return KeptRanks(s)
         return KeptRanks(self.policy.q_for(s), self.policy.trimmed_of(s))
 

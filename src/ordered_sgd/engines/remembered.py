@@ -25,6 +25,8 @@ class RememberedLosses:
     ----------
     samples
         How many there are, if known: room is then made for these alone.
+    fresh
+        Share of the newest loss in what is remembered.
 
     Examples
     --------
@@ -37,7 +39,8 @@ class RememberedLosses:
     tensor([1.7000])
     """
 
-    def __init__(self, samples: int = 0) -> None:
+    def __init__(self, samples: int = 0, fresh: float = FRESH) -> None:
+        self.fresh = fresh
         self.samples = samples  # numbers in use: the largest seen, plus one
         self._losses = torch.full(
             (samples,), torch.inf, dtype=torch.float32
@@ -56,9 +59,15 @@ class RememberedLosses:
     def take(self, index: Tensor, losses: Tensor) -> None:
         """Take new losses of samples, each at most once, into their running means."""
         before, values = self.of(index), losses.float()
-        values = torch.where(before.isfinite(), (1 - FRESH) * before + FRESH * values, values)
+        values = torch.where(before.isfinite(), (1 - self.fresh) * before + self.fresh * values, values)
         # a loss that is not finite tells nothing: as if the sample had not been seen
         self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+
+    @property
+    def mean(self) -> float:
+        """The mean of what is remembered; 0 before the first loss."""
+        seen = self._losses[self._losses.isfinite()]
+        return float(seen.mean()) if seen.shape[0] else 0.0
 
     def resize(self, samples: int) -> None:
         """Forget the samples from this number on, or make room for as many; nothing moves if the number is the same."""

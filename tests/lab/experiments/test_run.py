@@ -52,6 +52,10 @@ SPECS = {
     "last losses": ExperimentSpec(
         data="semeion", epochs=3, s=32, method="last-losses", path=((32, 0.1), (8, 0.1), (4, 0.01))
     ),
+    "sampler": ExperimentSpec(data="semeion", augment="standard", epochs=3, s=32, q=4, lr=0.1, method="sampler"),
+    "sampler with InfoBatch's rule": ExperimentSpec(
+        data="semeion", epochs=3, s=32, lr=0.1, method="infobatch-sampler", model="lenet"
+    ),
     "adam": ExperimentSpec(data="semeion", epochs=3, s=32, optimizer="adam", engine="twopass", q=4),
 }
 
@@ -216,6 +220,26 @@ def test_baselines_back_propagate_what_they_chose() -> None:
     assert [row.backpropagated for row in rows] == [200, 6 * 8 + 8, 6 * 4 + 4]
     assert [row.q for row in rows] == [32, 8, 4]
     _, rows = trained(SPECS["infobatch"].but(epochs=8, drops=()))
+    assert rows[0].backpropagated == rows[-1].backpropagated == 200  # all new, and the last eighth
+    assert all(100 < row.backpropagated < 180 for row in rows[2:-1])
+    assert rows[-1].test_error < 30
+
+
+def test_a_sampler_loads_what_it_picks_and_a_rule_moves_its_q() -> None:
+    _, rows = trained(SPECS["sampler"].but(epochs=12, augment="none"))
+    assert all(7 * 8 <= row.scored < 200 for row in rows)
+    assert all(row.backpropagated == 7 * 4 for row in rows)
+    assert [row.samples for row in rows] == [200] * 12
+    assert 0 < rows[-1].recall < 1
+    assert rows[-1].test_error < 40
+    _, rows = trained(SPECS["sampler"].but(epochs=12, q=ExperimentSpec().q, augment="none"))
+    assert rows[0].q == rows[0].scored // 6 - 1 or rows[0].scored == 200  # the rule begins with all
+    assert rows[-1].q < 32
+    assert rows[-1].test_error < 30
+
+
+def test_infobatch_s_rule_in_a_sampler_drops_a_quarter_and_ends_whole() -> None:
+    _, rows = trained(SPECS["sampler with InfoBatch's rule"].but(epochs=8, drops=(), model="logistic"))
     assert rows[0].backpropagated == rows[-1].backpropagated == 200  # all new, and the last eighth
     assert all(100 < row.backpropagated < 180 for row in rows[2:-1])
     assert rows[-1].test_error < 30

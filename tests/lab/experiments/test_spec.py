@@ -90,7 +90,7 @@ def test_every_change_makes_another_run() -> None:
     [
         (
             {"method": "orderd"},
-            "method must be one of sgd, ordered, random, infobatch, last-losses; got 'orderd'. Did you mean 'ordered'?",
+            "sampler, infobatch-sampler; got 'orderd'. Did you mean 'ordered'?",
         ),
         ({"q": None}, "q must be a number or one of the rules AccuracyRule, FixedQ, LinearDecay"),
         ({"q": AccuracyRule}, "Use q=AccuracyRule() for the paper's schedule."),

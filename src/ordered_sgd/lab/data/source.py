@@ -191,11 +191,12 @@ class BatchSource:
                 remedy = "Build a second BatchSource to go through the data inside the loop."
                 raise ArgumentError(message("BatchSource", "a pass", "be the newest one", "an older one", remedy))
             self._position += 1
-            yield self._batch(positions)
+            yield self.batch(positions)
         if number == self._pass:
             self._start, self._position = None, 0
 
-    def _batch(self, positions: NDArray[np.int64]) -> Batch:
+    def batch(self, positions: NDArray[np.int64]) -> Batch:
+        """The samples at these positions, augmented and scaled."""
         indices = torch.from_numpy(positions).to(self.device)
         x, y = self._samples.take(positions, indices, self._changes), self.y.index_select(0, indices)
         if self.mixup is not None:

@@ -46,7 +46,7 @@ class Replay:
 
 def rule_for(spec: ExperimentSpec) -> Rule:
     """The rule that moves q: plain SGD keeps every sample, and a baseline all that it is given."""
-    if spec.method in ("sgd", "infobatch", "last-losses"):
+    if spec.method in ("sgd", "infobatch", "last-losses", "infobatch-sampler"):
         return FixedQ(1.0)  # the baselines choose beforehand
     if spec.path:
         return Replay(tuple(q for q, _ in spec.path))

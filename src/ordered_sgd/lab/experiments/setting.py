@@ -16,6 +16,7 @@ from ordered_sgd.lab.experiments.plan import EVALUATE
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.models import build, channels_last
 from ordered_sgd.policy import Policy
+from ordered_sgd.sampler import OrderedBatchSampler
 from ordered_sgd.step import OrderedStep
 
 
@@ -63,7 +64,7 @@ class Epochs(Protocol):
     """A way to run epochs, with all the state that it needs."""
 
     @property
-    def ordered(self) -> OrderedStep | Policy:
+    def ordered(self) -> OrderedStep | Policy | OrderedBatchSampler:
         """Holds the present q and its rule."""
 
     def train(self, epoch: int, rate: float) -> Iterator[Trained]:

@@ -5,16 +5,17 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.lab.data.protocol import KINDS, Kind
 from ordered_sgd.lab.experiments.spec_engines import ENGINES, OPTIONS, SpecEngine
 from ordered_sgd.rules import RULES, AccuracyRule, Rule, check_q
 
-Method = Literal["sgd", "ordered", "random", "infobatch", "last-losses"]
+Method = Literal["sgd", "ordered", "random", "infobatch", "last-losses", "sampler", "infobatch-sampler"]
 Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary"]
-METHODS: tuple[Method, ...] = ("sgd", "ordered", "random", "infobatch", "last-losses")
+METHODS: tuple[Method, ...] = get_args(Method)
+SAMPLED: tuple[Method, ...] = ("sampler", "infobatch-sampler")  # load only what they pick
 REPLAYED: tuple[Method, ...] = ("random", "last-losses")  # repeat q and learning rate of an ordered run
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary")
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -52,7 +53,8 @@ class ExperimentSpec:
     method
         ``"ordered"``, plain ``"sgd"``, or ``"random"``: q random samples, with the q of `path`. Two baselines choose
         samples before computing anything (`lab.experiments.baselines`): ``"infobatch"``, and ``"last-losses"``, which
-        also follows `path`.
+        also follows `path`. ``"sampler"`` and ``"infobatch-sampler"`` choose before anything is loaded
+        (`lab.experiments.sampled_epochs`).
     q
         A fixed count or share of each batch, or a rule of `ordered_sgd.rules`. A run with a `path` does not use it.
     trim, trim_epochs

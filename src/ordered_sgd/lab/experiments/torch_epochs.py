@@ -30,7 +30,7 @@ class TorchEpochs:
         self.ordered = OrderedStep(
             setting.model,
             setting.criterion,
-            _optimizer(spec, setting.model),
+            optimizer_for(spec, setting.model),
             q=rule_for(spec),
             selection="random" if spec.method == "random" else "top",
             generator=torch.Generator().manual_seed(spec.seed),
@@ -83,7 +83,7 @@ class TorchEpochs:
         """Continue from a saved state."""
         self.setting.model.load_state_dict(state["model"])
         self.ordered.optimizer.load_state_dict(state["optimizer"])
-        _lay_out_like_weights(self.ordered.optimizer)
+        lay_out_like_weights(self.ordered.optimizer)
         self.ordered.load_state_dict(state["step"])
         if self.baseline is not None:
             self.baseline.load_state_dict(state["baseline"])
@@ -106,7 +106,7 @@ def _sums(record: StepRecord) -> dict[str, float]:
     return sums
 
 
-def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
+def lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
     """Give the optimizer's state the weights' layout: fused updates rely on it, and checkpoints may lack it."""
     for weight, state in optimizer.state.items():
         for name, value in state.items():
@@ -114,7 +114,8 @@ def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
                 state[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
 
 
-def _optimizer(spec: ExperimentSpec, model: nn.Module) -> torch.optim.Optimizer:
+def optimizer_for(spec: ExperimentSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a spec names."""
     if spec.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=spec.lr, weight_decay=spec.weight_decay, fused=True)
     momentum: dict[str, Any] = {"momentum": spec.momentum, "nesterov": spec.nesterov}

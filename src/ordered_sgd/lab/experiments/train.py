@@ -17,8 +17,9 @@ from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.evaluate import measured
 from ordered_sgd.lab.experiments.kernel_epochs import KernelEpochs
 from ordered_sgd.lab.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
+from ordered_sgd.lab.experiments.sampled_epochs import SampledEpochs
 from ordered_sgd.lab.experiments.setting import Epochs, Setting, still
-from ordered_sgd.lab.experiments.spec import ExperimentSpec
+from ordered_sgd.lab.experiments.spec import SAMPLED, ExperimentSpec
 from ordered_sgd.lab.experiments.torch_epochs import TorchEpochs
 
 _TRACKED = 100_000  # samples of the largest set whose losses are kept by sample: some ten bytes each in the record
@@ -41,7 +42,7 @@ class Training:
         torch.set_num_threads(self.spec.threads)
         keep_freed_memory()
         self.setting = Setting(self.spec, self.train_set, self.test_set, self.own_model)
-        self.runner: Epochs = (KernelEpochs if self.spec.engine_used.compiled else TorchEpochs)(self.setting)
+        self.runner: Epochs = epochs_for(self.spec)(self.setting)
         self.counts = torch.zeros(len(self.train_set), dtype=torch.int32)  # how often each sample was kept
         self.tracker = _tracker(self.spec, self.train_set)
 
@@ -140,6 +141,13 @@ class Training:
         self.runner.load_state_dict(state["runner"])
         self.setting.test.load_state_dict(state["test"])
         torch.set_rng_state(state["random"])
+
+
+def epochs_for(spec: ExperimentSpec) -> type[KernelEpochs] | type[SampledEpochs] | type[TorchEpochs]:
+    """The way to run the epochs of a spec."""
+    if spec.engine_used.compiled:
+        return KernelEpochs
+    return SampledEpochs if spec.method in SAMPLED else TorchEpochs
 
 
 def _tracker(spec: ExperimentSpec, train: Dataset) -> SelectionTracker | None:
