@@ -48,6 +48,14 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
     assert len(json.loads(again.stdout)) == 6
 
 
+def test_the_batch_sampler_is_an_arm_with_its_recall() -> None:
+    done = run(compare, *SMALL, "--no-tune", "--sampler", "--json")
+    rows = {row["method"]: row for row in json.loads(done.output)}
+    assert list(rows) == ["sgd", "ordered", "random", "sampler"]
+    assert 0 < rows["sampler"]["recall"] <= 1
+    assert rows["sampler"]["scored"] <= 1
+
+
 def test_the_engine_with_a_memory_is_an_arm_with_its_recall(tmp_path: Path) -> None:
     done = run(compare, *SMALL, "--no-tune", "--memory", "--recall", "0.9", "--json")
     rows = {row["method"]: row for row in json.loads(done.stdout)}

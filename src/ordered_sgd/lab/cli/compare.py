@@ -29,6 +29,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 @click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
 @click.option("--memory", is_flag=True, help="Also ordered SGD by the engine with a memory.")
 @click.option("--recall", type=float, default=0.95, show_default=True, help="Recall that it is to hold.")
+@click.option("--sampler", is_flag=True, help="Also a batch sampler that loads what was hard last time.")
 @click.option("--engine", default="auto", show_default=True, help="Engine of ordered SGD.")
 @backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
@@ -48,6 +49,7 @@ def command(
     adam: bool,
     memory: bool,
     recall: float,
+    sampler: bool,
     engine: str,
     workers: int | None,
     backend: str,
@@ -90,6 +92,8 @@ def command(
         extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
     if memory:
         extra.append(base.but(engine="memory", recall=recall))
+    if sampler:
+        extra.append(base.but(method="sampler"))
     problem = problem_for(base)
     for spec in (base, *extra):
         check_fit(spec, problem)
@@ -161,7 +165,7 @@ def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None
     )
     show(shown(rows, COSTS), title=title, as_json=False)
     if remembering := remembered(rows):
-        title = "engine with a memory: share of samples scored, and of the q largest losses found in the last epoch"
+        title = "remembered losses: share of samples scored, and of the q largest losses found in the last epoch"
         show(shown(remembering, MEMORY), title=title, as_json=False)
 
 

@@ -78,7 +78,8 @@ class SampledEpochs:
 
     def _sums(self, drawn: DrawnBatch, losses: Tensor, right: Tensor, rows: Tensor) -> dict[str, float]:
         """The numbers of a step that are added over an epoch; of the whole batch where they can be estimated."""
-        recall = self.ordered.recall
+        measured = self.ordered.recall
+        recall = 1.0 if drawn.s == losses.shape[0] else None if measured is None else measured.mean
         return {
             "samples": drawn.s,
             "backpropagated": len(rows),
@@ -86,7 +87,7 @@ class SampledEpochs:
             "loss": float(drawn.mean(losses)) * drawn.s,
             "correct": float(drawn.correct(right)),
             "scored": losses.shape[0],
-            "found": (0.0 if recall is None else recall.mean) * drawn.s,
+            "found": (recall or 0.0) * drawn.s,
             "measured": 0 if recall is None else drawn.s,
         }
 
