@@ -1,6 +1,7 @@
 """Whether the recall that a batch sampler reports is right: measured beside full scoring, and written into the page.
 
-``python docs/_make/sampler_recall.py`` takes half an hour and needs Fashion-MNIST (`osgd data fetch fashion-mnist`).
+``python docs/_make/sampler_recall.py`` takes half an hour and needs Fashion-MNIST (`osgd data fetch fashion-mnist`);
+with ``--checkpoint FILE`` it can be stopped and goes on with the next epoch.
 LeNet is trained for 40 epochs on augmented images that two workers load. Beside every step all samples that were drawn
 are scored, in the views that the workers would have made: the true recall of an epoch is the share of the q largest
 losses of its batches that were among those to be loaded, over all batches. What the sampler reports at the end of the
@@ -45,7 +46,7 @@ class Views(Dataset[tuple[Tensor, Tensor, int]]):
         return view.flip(2) if mirrored else view, self.labels[index], index
 
 
-def measure(epochs: int, samples: int | None) -> list[dict[str, float]]:
+def measure(epochs: int, samples: int | None, checkpoint: Path | None) -> list[dict[str, float]]:
     """The true recall of each epoch, and what the sampler reported."""
     torch.manual_seed(0)
     data = load("fashion-mnist")
@@ -55,8 +56,14 @@ def measure(epochs: int, samples: int | None) -> list[dict[str, float]]:
     criterion = nn.CrossEntropyLoss(reduction="none")
     sampler = OrderedBatchSampler(views, S, q=Q)
     loader = DataLoader(views, batch_sampler=sampler, num_workers=2, persistent_workers=True)
-    lines = []
-    for epoch in range(epochs):
+    lines: list[dict[str, float]] = []
+    parts = {"model": model, "optimizer": optimizer, "sampler": sampler}
+    if checkpoint is not None and checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True)
+        lines = saved.pop("lines")
+        for name, state in saved.items():
+            parts[name].load_state_dict(state)
+    for epoch in range(len(lines), epochs):
         views.epoch.fill_(epoch)
         found, kept, total = 0, 0, 0.0
         for x, y, index in loader:
@@ -78,6 +85,8 @@ def measure(epochs: int, samples: int | None) -> list[dict[str, float]]:
         line = {"epoch": epoch + 1, "true": true, "mean": recall.mean, "low": recall.low, "high": recall.high}
         lines.append({**line, "audits": recall.audits, "loaded": sampler.loaded, "loss": total / len(sampler)})
         print(json.dumps({name: round(value, 4) for name, value in lines[-1].items()}), flush=True)
+        if checkpoint is not None:
+            torch.save({**{name: part.state_dict() for name, part in parts.items()}, "lines": lines}, checkpoint)
     return lines
 
 
@@ -104,10 +113,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--samples", type=int, default=None, help="only this many, for a try; nothing is written")
+    parser.add_argument("--checkpoint", type=Path, default=None, help="saved after each epoch, and read at the start")
     parser.add_argument("--page", action="store_true", help="only write the page, from the record")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = json.loads(RECORD.read_text()) if options.page else measure(options.epochs, options.samples)
+    lines = (
+        json.loads(RECORD.read_text()) if options.page else measure(options.epochs, options.samples, options.checkpoint)
+    )
     if options.samples is None and not options.page:
         RECORD.write_text(json.dumps(lines, indent=1) + "\n")
     if options.samples is None:
