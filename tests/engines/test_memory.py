@@ -1,6 +1,7 @@
 """The engine with a memory: exact with all candidates, honest about what it misses, and the same after a restart."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, select_top_q
 from ordered_sgd.diagnostics.tracker import SelectionTracker
-from ordered_sgd.engines import Auto, Memory, Strategy, as_strategy
+from ordered_sgd.engines import Auto, Memory, Strategy, apart, as_strategy
 from ordered_sgd.engines import memory as memory_module
 from ordered_sgd.engines.memory import LARGEST
 from ordered_sgd.engines.remembered import PROBES, memory_bytes
-from ordered_sgd.errors import ArgumentError, NonFiniteLossError
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError, TrapWarning
 from ordered_sgd.lab.models import build
 from tests.step_parts import CE, same, sgd, weights
 
@@ -311,6 +312,7 @@ OPTIONS = [
     ({"candidates": 0}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 0"),
     ({"candidates": 1.5}, "candidates must be an int of at least 1 or a fraction in (0, 1]; got 1.5"),
     ({"candidates": True}, "candidates must be an int of at least 1"),
+    ({"batchnorm": "subset"}, "batchnorm must be one of None, scored; got 'subset'. Pass batchnorm=\"scored\"."),
 ]
 
 
@@ -340,6 +342,85 @@ def test_batchnorm_scores_everything_and_says_so() -> None:
         records = train(step, order(2))
     assert all(record.scored is None for record in records)
     assert step.why == "samples influence each other in BatchNorm1d in training"
+
+
+def normalised(**options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, **options), nn.ReLU(), nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"track_running_stats": False}, {"momentum": None}])
+def test_scored_batchnorm_is_a_step_on_the_smaller_batch_bit_for_bit(options: dict[str, Any]) -> None:
+    """Beside a twin that runs what was scored in training mode, and nothing else; audits run the whole batch."""
+    x, y = data()
+    model, twin = normalised(**options), normalised(**options)
+    step, optimizer = make(model, Memory(candidates=8, batchnorm="scored")), sgd(twin)
+    part = 0
+    for i in order(8):
+        record = step(x[i], y[i], index=i)
+        scored = torch.arange(S) if record.scored is None else record.scored
+        losses = CE(twin(x[i][scored]), y[i][scored])
+        rows = select_top_q(losses, Q)
+        optimizer.zero_grad()
+        losses[rows].mean().backward()
+        optimizer.step()
+        assert torch.equal(record.rows, scored[rows])
+        assert torch.equal(record.losses[scored], losses.detach())
+        for (name, ours), theirs in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+            assert torch.equal(ours, theirs), name
+        part += record.scored is not None
+    assert part > 50
+    assert step.why is None
+    assert step.recall is not None
+
+
+def test_scored_batchnorm_warns_of_nothing_and_large_models_run_densely_on_what_is_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partly(monkeypatch, 0.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.LazyLinear(4)
+    )
+    step = make(model, Memory(candidates=4, batchnorm="scored"))
+    x, y = torch.randn(16, 3, 16, 16), torch.randint(0, 4, (16,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", TrapWarning)
+        records = [step(x, y, index=range(16)) for _ in range(3)]
+    assert [record.engine for record in records] == ["dense", "memory", "memory"]
+    assert isinstance(model[1], nn.BatchNorm2d)
+    assert model[1].num_batches_tracked == 3
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"), [(Centred, "Centred '3'"), (lambda: nn.SyncBatchNorm(8), "SyncBatchNorm in training")]
+)
+def test_scored_batchnorm_lets_no_other_coupling_through(
+    layer: Callable[[], nn.Module], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "takes_statistics_over_processes", lambda norm: isinstance(norm, nn.SyncBatchNorm))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), layer(), nn.Linear(8, 4))
+    step = make(model, Memory(candidates=8, batchnorm="scored"))
+    with pytest.warns(UserWarning, match="samples must not influence each other for engine memory"):
+        records = train(step, order(2))
+    assert all(record.scored is None for record in records)
+    assert step.why == f"samples influence each other in {why}"
+    assert all(module.training for module in model)
+
+
+def test_scored_batchnorm_holds_the_recall_that_is_asked_for() -> None:
+    step = make(normalised(), Memory(recall=0.8, batchnorm="scored"))
+    records = train(step, order(30))
+    assert step.recall is not None
+    assert step.recall.mean > 0.75
+    assert sum(record.scored is not None for record in records) > 0.5 * len(records)
 
 
 def test_a_sample_that_is_not_finite_is_named_by_its_place_in_the_batch() -> None:

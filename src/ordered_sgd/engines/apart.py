@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
@@ -38,7 +39,8 @@ class Apart:
     compares
         Whether gradients are compared; without it only BatchNorm in training is looked for.
     subset
-        Whether BatchNorm in training is let through.
+        Whether BatchNorm in training is let through. Gradients are then compared with constant statistics, so that
+        other couplings are still found. SyncBatchNorm, whose statistics are those of all ranks, is not let through.
 
     Attributes
     ----------
@@ -97,11 +99,19 @@ class Apart:
         """Give up if the gradient of some samples, computed from them alone, is not the one-liner's."""
         self.looked = True
         norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm) and m.training]
-        if norms and (not self._subset or self.parallel.shares_statistics()):
-            self.found(f"{type(norms[0]).__name__} in training")
+        if self._subset and not self.parallel.shares_statistics():
+            blamed = [norm for norm in norms if takes_statistics_over_processes(norm)]
+        else:
+            blamed = norms
+        if blamed:
+            self.found(f"{type(blamed[0]).__name__} in training")
             return
-        if not self._compares:
-            return
+        if self._compares:
+            with _constant_statistics(norms, next(self.model.parameters(), torch.empty(0))):
+                self._compare(batch)
+
+    def _compare(self, batch: Any) -> None:
+        """Give up if the gradient of some samples depends on the others, or the model fails on some alone."""
         device = device_of(self.model)
         random, saved = random_state(device), self.buffers.save()
         try:
@@ -221,6 +231,28 @@ def _without_zeros(weights: list[Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for p, value in kept:
                 p.copy_(value)
+
+
+def takes_statistics_over_processes(norm: _BatchNorm) -> bool:
+    """Whether all processes must run a layer equally often, for they share its statistics."""
+    return isinstance(norm, nn.SyncBatchNorm) and dist.is_available() and dist.is_initialized()
+
+
+@contextmanager
+def _constant_statistics(norms: list[_BatchNorm], like: Tensor) -> Iterator[None]:
+    """Inside, BatchNorm layers in training normalise as in eval mode; one without running statistics, by 0 and 1."""
+    before = [dict(norm._buffers) for norm in norms]
+    try:
+        for norm in norms:
+            norm.training = False
+            if norm.running_mean is None:
+                norm.running_mean = like.new_zeros(norm.num_features)
+                norm.running_var = like.new_ones(norm.num_features)
+        yield
+    finally:
+        for norm, buffers in zip(norms, before, strict=True):
+            norm.training = True
+            norm._buffers.update(buffers)
 
 
 def first_difference_of(

@@ -61,12 +61,15 @@ class Auto:
 
 
 class AutoEngine(Stateless):
-    """Runs the first batches densely and counts their operations, then settles on an engine."""
+    """Runs the first batches densely and counts their operations, then settles on an engine.
 
-    def __init__(self, parts: Parts, options: Auto) -> None:
+    With `told` the user has already chosen what happens where BatchNorm couples samples: nothing is warned of.
+    """
+
+    def __init__(self, parts: Parts, options: Auto, *, told: bool = False) -> None:
         self.parts, self.model, self.score = parts, parts.model, parts.score
         self.dense = DenseEngine(parts)
-        self._rows = Rows(verify_every=options.verify_every)
+        self._rows, self._told = Rows(verify_every=options.verify_every), told
         self._why = parts.parallel.why_not_rows
         convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
         self._channels_last: bool | None = None if convolves else False  # None: not tried yet
@@ -114,7 +117,8 @@ class AutoEngine(Stateless):
         elif self._why is None and self._couples():
             self._why = "BatchNorm in training couples the samples of a batch"
             remedy = 'Pass engine=Rows(batchnorm="full-batch") for an approximation in less time, or engine="dense".'
-            warn(message("OrderedStep", "samples", "not influence each other to be skipped", self._why, remedy))
+            if not self._told:
+                warn(message("OrderedStep", "samples", "not influence each other to be skipped", self._why, remedy))
         recurrent = _recurrent_layers(self.model)
         if self._why is None and _draws(self.model) and not all(isinstance(layer, nn.LSTM) for layer in recurrent):
             self._why = "a GRU or RNN with dropout takes longer in two passes"  # every operation is looked at for draws

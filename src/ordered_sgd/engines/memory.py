@@ -11,13 +11,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ordered_sgd.engines.apart import Apart
-from ordered_sgd.engines.auto import Auto
+from ordered_sgd.engines.auto import Auto, AutoEngine
 from ordered_sgd.engines.phases import (
     Ahead,
     Around,
@@ -32,7 +32,7 @@ from ordered_sgd.engines.phases import (
 from ordered_sgd.engines.recall import Candidates
 from ordered_sgd.engines.remembered import PROBES, Part, RememberedLosses, pick
 from ordered_sgd.engines.replay import take
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.rewind import device_of
 from ordered_sgd.rules import resolve_q
 
@@ -54,18 +54,23 @@ class Memory:
     candidates : float or None, default=None
         A fixed number of candidates instead, a count or a share of the batch, but never fewer than are kept. The recall
         is measured all the same.
+    batchnorm : str or None, default=None
+        ``"scored"`` lets BatchNorm in training through: candidates and probes are normalised by the statistics of what
+        is scored, and the gradient is that of the kept ones in that smaller batch. None: the whole batch is scored.
 
     Examples
     --------
     >>> Memory(recall=0.8)
-    Memory(recall=0.8, candidates=None)
+    Memory(recall=0.8, candidates=None, batchnorm=None)
     """
 
     recall: float = 0.95
     candidates: float | None = None
+    batchnorm: Literal["scored"] | None = None
 
     def __post_init__(self) -> None:
         _check_options(self.recall, self.candidates)
+        check_choice("Memory", "batchnorm", self.batchnorm, (None, "scored"), 'Pass batchnorm="scored".')
 
     def build(self, parts: Parts) -> "MemoryEngine":
         """The engine of one training."""
@@ -78,11 +83,12 @@ class MemoryEngine:
     def __init__(self, parts: Parts, options: Memory) -> None:
         _refuse(parts)
         self.model = parts.model
-        self.inner = Auto().build(parts)
+        self.inner = AutoEngine(parts, Auto(), told=True)  # this engine warns of BatchNorm itself
         self.fixed = options.candidates
         self.why: str | None = None
         self._said = False
-        self._apart = Apart(parts, "engine memory", 'Use engine="dense" to silence this.')
+        remedy = 'Use engine="dense" to silence this, or Memory(batchnorm="scored") for BatchNorm.'
+        self._apart = Apart(parts, "engine memory", remedy, subset=options.batchnorm is not None)
         self._generator = parts.generator or torch.Generator().manual_seed(0)
         self._candidates = Candidates(options.recall)
         self.remembered = RememberedLosses()

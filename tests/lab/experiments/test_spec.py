@@ -97,7 +97,7 @@ def test_every_change_makes_another_run() -> None:
         ({"q": Replay((16,))}, "q must be a number or one of the rules"),
         ({"engine": "row"}, "engine must be one of auto, dense, rows, twopass, memory, kernels; got 'row'. Did you"),
         ({"engine": "memory", "recall": 1.5}, "recall must be a share in (0, 1]; got 1.5."),
-        ({"batchnorm": "subset"}, "batchnorm must be used with engine 'rows' or 'twopass'; got engine='auto'. Leave"),
+        ({"batchnorm": "subset"}, "batchnorm must be used with engine 'rows' or 'twopass' or 'memory'; got engi"),
         ({"q": 0}, "q must be an int of at least 1 or a fraction"),
         ({"epochs": 0}, "epochs must be at least 1; got 0. Leave it out for 50"),
         ({"validation": 1.0}, "validation must be a share in"),
@@ -132,8 +132,10 @@ def test_a_recorded_rule_of_another_version_is_named() -> None:
 
 def test_a_method_that_orders_nothing_runs_without_the_memory_but_as_the_other_engines_say() -> None:
     memory = ExperimentSpec(engine="memory", recall=0.8)
-    assert memory.engine_options == ("memory", {"recall": 0.8, "candidates": None})
+    assert memory.engine_options == ("memory", {"recall": 0.8, "candidates": None, "batchnorm": None})
     assert memory.but(method="sgd").engine_options == ("auto", {})
+    scored = ExperimentSpec(engine="memory", batchnorm="scored", recall=0.8)
+    assert scored.method_name == "ordered memory recall=0.8 batchnorm=scored"
     rows = ExperimentSpec(engine="rows", batchnorm="full-batch")
     for method in ("ordered", "sgd"):
         assert rows.but(method=method).engine_options == ("rows", {"batchnorm": "full-batch"})

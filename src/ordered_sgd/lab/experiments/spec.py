@@ -80,8 +80,8 @@ class ExperimentSpec:
         An engine of `OrderedStep`, or ``"kernels"`` to train a linear model with the compiled kernels of
         `ordered_sgd.linear`.
     batchnorm, recall, candidates
-        Options of the engine: how ``"rows"`` and ``"twopass"`` treat BatchNorm; the recall that ``"memory"`` aims at,
-        or its fixed number of candidates.
+        Options of the engine: how ``"rows"``, ``"twopass"`` and ``"memory"`` treat BatchNorm; the recall that
+        ``"memory"`` aims at, or its fixed number of candidates.
     threads
         Threads of torch; the last bits of sums depend on their number.
     timed
@@ -230,7 +230,8 @@ class ExperimentSpec:
                 words.append(f"q={self.q!r}" if self.q == 1 else f"q={self.q:g}")  # 1 keeps one sample, 1.0 all
             if self.engine_used.named:
                 options = self._changed(self.engine_used.options)
-                words += [self.engine, *(f"{self.engine_used.options[name]}={options[name]:g}" for name in options)]
+                shown = [(self.engine_used.options[name], value) for name, value in options.items()]
+                words += [self.engine, *(f"{n}={v}" if isinstance(v, str) else f"{n}={v:g}" for n, v in shown)]
         return " ".join(words)
 
 

@@ -32,7 +32,7 @@ ENGINES = {
     "dense": SpecEngine(),
     "rows": SpecEngine(options=_BATCHNORM),
     "twopass": SpecEngine(options=_BATCHNORM),
-    "memory": SpecEngine(other="auto", options={"candidates": "c", "recall": "recall"}, named=True),
+    "memory": SpecEngine(other="auto", options={"candidates": "c", "recall": "recall"} | _BATCHNORM, named=True),
     "kernels": SpecEngine(compiled=True),
 }
 OPTIONS = tuple(dict.fromkeys(name for engine in ENGINES.values() for name in engine.options))
