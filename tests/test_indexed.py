@@ -61,6 +61,25 @@ def test_other_attributes_are_those_of_the_data_set() -> None:
     assert not hasattr(with_index(Batched()), "targets")
 
 
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ((5.0, 1), [torch.tensor([5.0, 5.0]).double(), torch.tensor([1, 1])]),
+        ((5.0,), [torch.tensor([5.0, 5.0]).double()]),
+        (5.0, torch.tensor([5.0, 5.0]).double()),
+        ({"x": 5.0}, {"x": torch.tensor([5.0, 5.0]).double()}),
+    ],
+)
+def test_positions_are_taken_out_of_a_batch_again(sample: Any, expected: Any) -> None:
+    data = with_index([sample, sample])
+    for workers in (0, 1):
+        (batch,) = DataLoader(data, batch_size=2, num_workers=workers)
+        rest, index = data.taken_out(batch)
+        torch.testing.assert_close(rest, expected)
+        assert index.tolist() == [0, 1]
+    assert data.taken_out("no batch of tensors") == ("no batch of tensors", None)
+
+
 def test_an_indexed_data_set_is_not_indexed_again_and_survives_a_pickle() -> None:
     data = with_index([(1, 2)])
     assert with_index(data) is data

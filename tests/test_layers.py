@@ -19,7 +19,7 @@ LIBRARY = [
     {"policy", "head"},
     {"loss", "engines"},
     {"record", "scoring", "draws"},
-    {"selector", "sampler_checks"},
+    {"selector", "sampler_checks", "loading"},
     {"step", "sampler"},
     {"optim", "linear", "diagnostics", "integrations"},
 ]

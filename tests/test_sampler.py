@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler, ordered_mean, select_top_q, with_index
 from ordered_sgd.draws import Cut
 from ordered_sgd.errors import ArgumentError
+from ordered_sgd.policy import Policy
 from tests.distributed.launch import ROOT, torchrun
 
 N, S = 640, 64
@@ -70,16 +71,19 @@ def test_ranks_draw_every_sample_once_and_equally_many_batches(
     samplers = [OrderedBatchSampler(n, s, q=q, drop_last=drop_last, rank=rank, ranks=ranks) for rank in range(ranks)]
     assert len({len(sampler) for sampler in samplers}) == 1
     drawn: list[int] = []
-    for sampler in samplers:
+    sizes, together = np.zeros((ranks, len(samplers[0])), int), np.zeros((ranks, len(samplers[0])), int)
+    for rank, sampler in enumerate(samplers):
         batches = 0
         for index in sampler:
             here = sampler.drawn(index)
             drawn += here.index.tolist()
+            sizes[rank, batches], together[rank, batches] = here.s, here.together
             assert set(index) <= set(here.index.tolist())
             assert len(index) >= here.kept.q
             sampler.update(index, torch.rand(len(index)))
             batches += 1
         assert batches == len(sampler)
+    assert (together == sizes.sum(0)).all()
     padding = len(drawn) - len(set(drawn))
     assert padding < ranks
     if not drop_last:
@@ -123,6 +127,35 @@ def test_a_look_at_the_first_batch_does_not_begin_an_epoch() -> None:
     sampler, peeked = (OrderedBatchSampler(N, S, q=0.25) for _ in range(2))
     next(iter(peeked))
     assert epochs(peeked, hardness(), 2) == epochs(sampler, hardness(), 2)
+
+
+def test_a_trainer_that_sees_no_positions_is_told_which_batch_came() -> None:
+    sampler = OrderedBatchSampler(N, S, q=0.25)
+    batches = iter(sampler)
+    ahead = [next(batches) for _ in range(4)]  # by workers
+    last = None
+    for number in range(4):
+        last = sampler.next_drawn(last)
+        assert last.loaded.tolist() == ahead[number]
+        if number != 1:  # a batch that is skipped
+            sampler.update(last.loaded, hardness()[last.loaded])
+    with pytest.raises(ArgumentError, match="must be one that was drawn"):
+        sampler.next_drawn(last)
+    ahead.append(next(batches))
+    resumed = OrderedBatchSampler(N, S, q=0.25)
+    resumed.load_state_dict(sampler.state_dict())
+    assert next(iter(resumed)) == resumed.next_drawn(None).loaded.tolist() == ahead[-1]
+
+
+def test_a_loss_that_is_followed_must_keep_as_many_samples() -> None:
+    sampler = OrderedBatchSampler(N, S, q=0.25)
+    with pytest.raises(ArgumentError, match=r"q and selection must be those of OrderedLoss, 0.5 and 'top'; got 0.25"):
+        sampler.follow(Policy(0.5, where="OrderedLoss"))
+    with pytest.raises(ArgumentError, match=r"must be those of OrderedLoss, 0.25 and 'random'; got 0.25 and 'top'"):
+        sampler.follow(Policy(0.25, selection="random", where="OrderedLoss"))
+    sampler = OrderedBatchSampler(N, S, q=24)
+    sampler.follow(Policy(24, where="OrderedLoss"), ranks=4)  # 24 of 256: 6 of the 64 of each rank
+    assert sampler.q == 6
 
 
 def test_the_random_control_yields_random_samples_and_no_more() -> None:
@@ -503,6 +536,7 @@ def test_memory_for_a_hundred_million_samples_is_below_500_megabytes() -> None:
         ({"whole_last": 2, "epochs": 3}, "whole_last must be a share"),
         ({"seed": "0"}, "seed must be an int"),
         ({"rank": 2, "ranks": 2}, "rank must be an int from 0 to ranks - 1"),
+        ({"dataset": iter([1])}, "dataset must be a map-style data set"),
         ({"dataset": 0}, "dataset must have at least one sample"),
         ({"dataset": 1, "ranks": 2, "rank": 0}, "dataset must have a sample for every rank"),
     ],

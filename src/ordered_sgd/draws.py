@@ -13,6 +13,7 @@ from torch import Tensor
 from ordered_sgd.engines.phases import KeptRanks
 from ordered_sgd.engines.recall import FEWEST
 from ordered_sgd.engines.remembered import Part, stretch_of
+from ordered_sgd.selection import widen
 from ordered_sgd.shuffled import hashed, shuffled
 
 _AHEAD = 64  # batches whose order is computed at once: NumPy's cost per call is then shared
@@ -53,6 +54,16 @@ class Cut:
     def audits(self) -> int:
         """How many audits the recall of an epoch rests on: those of one epoch, or a few more of a short one."""
         return max(FEWEST, self.batches // stretch_of(self.batches))
+
+    def together(self, number: int) -> int:
+        """How many samples all ranks draw for their batches of this number.
+
+        >>> [Cut(n=9, s=4, ranks=2).together(number) for number in (0, 1)]
+        [8, 2]
+        """
+        fewest, longer = divmod(self.n, self.ranks)  # so many ranks have one sample more
+        sizes = [max(1, min(self.s, slots - number * self.s)) for slots in (fewest, fewest + 1)]
+        return (self.ranks - longer) * sizes[0] + longer * sizes[1]
 
     def audited(self, epoch: int, number: int) -> bool:
         """Whether a batch is yielded whole to measure what is missed: one in each stretch of the epoch, at random.
@@ -108,6 +119,8 @@ class DrawnBatch:
         The candidates and some others at random; None where none are told apart.
     positions
         Which of the s are loaded, ascending; None: all.
+    together
+        How many samples were drawn by all ranks.
     weight
         How much each of those that are loaded counts in the mean over s; None: as `part` says.
     """
@@ -118,6 +131,7 @@ class DrawnBatch:
     kept: KeptRanks
     part: Part | None
     positions: Tensor | None
+    together: int
     weight: Tensor | None = None
 
     @property
@@ -130,31 +144,50 @@ class DrawnBatch:
         """The positions in the data set of those that are loaded."""
         return self.index if self.positions is None else self.index.index_select(0, self.positions)
 
-    @property
+    @cached_property
     def guesses(self) -> Tensor:
         """The remembered losses, with the mean of the others for one never seen."""
         seen = self.remembered.isfinite()
         return torch.where(seen, self.remembered, self.remembered[seen].mean() if bool(seen.any()) else 0.0)
 
+    @cached_property
+    def _counts(self) -> Tensor | None:
+        """How much each of those that are loaded counts in a sum over s, shape (m,); None: as much as each other."""
+        if self.weight is not None:
+            return self.weight * (self.s / self.weight.shape[0])
+        if self.positions is None or self.part is None:
+            return None
+        return torch.where(self.part.probes, self.part.outside.sum() / self.part.probes.sum(), 1.0)
+
     def losses(self, found: Tensor) -> Tensor:
         """The losses of all s: those that were found, and guesses for the others."""
-        return found if self.positions is None else self.guesses.to(found).index_copy(0, self.positions, found)
+        return found if self.positions is None else self.spread(found, self.guesses)
+
+    def spread(self, found: Tensor, others: Tensor) -> Tensor:
+        """Values of all s: those that were found for what was loaded, and those of the others."""
+        if self.positions is None:
+            return found
+        return _there(others.to(found.dtype), found).index_copy(0, _there(self.positions, found), found)
 
     def mean(self, found: Tensor) -> Tensor:
         """The mean loss of all s, estimated without bias from the losses of those that were loaded."""
-        if self.weight is not None:
-            return (self.weight * found.float()).mean()
-        if self.positions is None or self.part is None:
-            return found.float().mean()
-        return self.part.mean(found, self.guesses)
+        counts = self._counts
+        if counts is None or self.weight is not None or self.part is None:
+            return self.total(found) / self.s
+        # the guesses of those outside, corrected by what was found of some of them
+        guesses = torch.where(self.part.probes, self.guesses.index_select(0, self.part.scored), 0.0)
+        counts, guesses = _there(torch.stack([counts, guesses]), found).unbind()
+        errors = (counts * (widen(found) - guesses)).sum()
+        return (errors + float(self.guesses[self.part.outside].sum())) / self.s
+
+    def total(self, found: Tensor) -> Tensor:
+        """The sum over all s of a number that each has, estimated without bias from those that were loaded."""
+        values = widen(found)
+        return values.mean() * self.s if self._counts is None else (_there(self._counts, found) * values).sum()
 
     def correct(self, right: Tensor) -> Tensor:
         """How many of all s are right, estimated without bias from those that were loaded."""
-        if self.weight is not None or self.positions is None or self.part is None:
-            return self.mean(right) * self.s
-        found = self.part.correct(right)
-        assert found is not None
-        return found
+        return self.total(right.float())
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors."""
@@ -166,3 +199,10 @@ class DrawnBatch:
         """What `state_dict` was taken of."""
         part = None if state["part"] is None else Part(*state["part"])
         return cls(**{**state, "kept": KeptRanks(*state["kept"]), "part": part})
+
+
+def _there(values: Tensor, like: Tensor) -> Tensor:
+    """Values of the CPU where other ones are, without waiting for that device: from pinned memory."""
+    if like.is_cuda:
+        values = values.pin_memory()
+    return values.to(like.device, non_blocking=True)

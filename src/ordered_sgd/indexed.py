@@ -1,7 +1,8 @@
 """`with_index`: a data set whose samples carry their positions, as a memory of losses needs them."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, IterableDataset
 
@@ -34,6 +35,13 @@ def with_index(dataset: Any, key: str = "index") -> "IndexedDataset":
     return IndexedDataset(dataset, key)
 
 
+class Alone(NamedTuple):
+    """A sample that is no tuple and no dict, with its position; a batch of them is one as well."""
+
+    sample: Any
+    index: Any
+
+
 class IndexedDataset(Dataset[Any]):
     """A data set whose samples carry their positions; every other attribute is that of the data set inside."""
 
@@ -58,6 +66,21 @@ class IndexedDataset(Dataset[Any]):
         samples = [self.dataset[index] for index in indices] if inner is None else inner(indices)
         return [self._with(sample, index) for sample, index in zip(samples, indices, strict=True)]
 
+    def taken_out(self, batch: Any) -> tuple[Any, Any]:
+        """A batch as the data set inside would have given it, and what stands where its positions should.
+
+        A collate function may have put them elsewhere, or left them out.
+        """
+        if isinstance(batch, Alone):
+            return batch.sample, batch.index
+        if isinstance(batch, Mapping) and self.key in batch:
+            rest: Any = copy.copy(batch)
+            del rest[self.key]
+            return rest, batch[self.key]
+        if isinstance(batch, list | tuple) and len(batch) > 1:
+            return batch[:-1], batch[-1]
+        return batch, None
+
     def _with(self, sample: Any, index: int) -> Any:
         if isinstance(sample, Mapping):
             if self.key in sample:
@@ -66,4 +89,4 @@ class IndexedDataset(Dataset[Any]):
             return {**sample, self.key: index}
         if isinstance(sample, Sequence) and not isinstance(sample, str | bytes):
             return (*sample, index)
-        return (sample, index)
+        return Alone(sample, index)

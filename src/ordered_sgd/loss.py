@@ -160,12 +160,16 @@ class OrderedLoss(nn.Module):
             return mean_of_units(values, units, 1.0, where=self._where)
         correct = counted = None
         if policy.adaptive.counts_answers:
-            correct = count_correct(*args, *kwargs.values(), like=losses, valid=valid)
-            counted = torch.full((), losses.numel(), device=losses.device) if valid is None else valid.sum()
+            correct, counted = self._answers((*args, *kwargs.values()), losses, valid)
         if self.group is not None and values.shape != losses.shape:
             correct = None  # answers are counted by element
         again = None if not twice else partial(self._mean_of_kept, args=args, sample_weight=sample_weight, valid=valid)
         return self._reduced(values, units, correct, counted, masked=mask is not None, again=again)
+
+    def _answers(self, args: tuple[Any, ...], losses: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """How many answers of a batch are right, if that can be counted, and how many there are."""
+        counted = torch.full((), losses.numel(), device=losses.device) if valid is None else valid.sum()
+        return count_correct(*args, like=losses, valid=valid), counted
 
     def _reduced(
         self,

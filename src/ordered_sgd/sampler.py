@@ -14,15 +14,14 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ordered_sgd.draws import Cut, DrawnBatch, Order
-from ordered_sgd.engines.phases import KeptRanks, Recall
-from ordered_sgd.engines.recall import Candidates
-from ordered_sgd.engines.remembered import PROBES, Part, RememberedLosses, pick
+from ordered_sgd.engines.phases import Recall
+from ordered_sgd.engines.remembered import PROBES
 from ordered_sgd.errors import ArgumentError, check_state, message
+from ordered_sgd.loading import Amounts, Loading
 from ordered_sgd.nonfinite import OnItsWay, sent
 from ordered_sgd.policy import Policy, Selection
-from ordered_sgd.rules import Rule, resolve_q
-from ordered_sgd.sampler_checks import check_cut, check_options, check_rank, check_update, no_such_batch
-from ordered_sgd.selection import random_rows, top_rows
+from ordered_sgd.rules import Rule
+from ordered_sgd.sampler_checks import check_cut, check_options, check_rank, check_samples, check_update, no_such_batch
 
 _WHERE = "OrderedBatchSampler"
 _STATE = ("cut", "epoch", "number", "begun", "pending", "late", "losses", "candidates", "policy")
@@ -60,10 +59,10 @@ class OrderedBatchSampler(Sampler[list[int]]):
     seed : int, default=0
         Of the order and of all random choices; the same on every rank.
     rank : int or None, default=None
-        Which process this is; that of torch.distributed when None. Each rank draws from its own samples and remembers
-        these.
+        Which process this is; when None, what torch.distributed says at the beginning of an epoch. Each rank draws from
+        its own samples and remembers these.
     ranks : int or None, default=None
-        How many processes there are; as torch.distributed says when None.
+        How many processes there are; when None, as torch.distributed says.
 
     Examples
     --------
@@ -93,15 +92,13 @@ class OrderedBatchSampler(Sampler[list[int]]):
         ranks: int | None = None,
     ) -> None:
         check_options(batch_size, recall, candidates, others, epochs, whole_last, seed)
-        self.policy = Policy(q, selection=selection, where=_WHERE)
+        check_rank(rank, ranks)
         self.batch_size, self.drop_last = batch_size, drop_last
-        self._dataset, self._seed, (self._rank, self._ranks) = dataset, seed, check_rank(rank, ranks)
-        self._recall, self._fixed, self._others = recall, candidates, others
-        self._whole_from = None if epochs is None or not whole_last else epochs - round(epochs * whole_last)
-        self._own_policy = True
+        self._dataset, self._seed, self._rank, self._ranks = dataset, seed, rank, ranks
+        whole_from = None if epochs is None or not whole_last else epochs - round(epochs * whole_last)
+        amounts = Amounts(recall, candidates, others, whole_from)
+        self._loading = Loading(Policy(q, selection=selection, where=_WHERE), amounts, _WHERE)
         self._cut = self._cut_now()
-        self._memory = RememberedLosses(self._cut.slots)
-        self._candidates = Candidates(1.0 if recall is None else recall, audits=self._cut.audits)
         self._epoch, self._number, self._begun = 0, 0, False  # begun: a batch of the epoch was trained on
         self._loaded = self._continues = False  # whether a checkpoint was loaded, and its epoch goes on
         self._counts = (0, 0)  # samples that were yielded in this epoch, and that were drawn
@@ -122,7 +119,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         iteration = self._iteration
         yield from [drawn.loaded.tolist() for drawn in self._waiting()]  # drawn before a checkpoint
         while self._iteration == iteration and self._number < self._cut.batches:
-            drawn = self._draw(self._number)
+            drawn = self._loading.draw(self._order, self._number)
             self._number += 1
             self._pending.append(drawn)
             self._counts = self._counts[0] + drawn.loaded.shape[0], self._counts[1] + drawn.s
@@ -157,6 +154,16 @@ class OrderedBatchSampler(Sampler[list[int]]):
                 return drawn
         raise no_such_batch(numbers, self._cut.n, "drawn")
 
+    def next_drawn(self, last: DrawnBatch | None) -> DrawnBatch:
+        """The batch that a loader gives after another one, or its first one: for a trainer that sees no positions."""
+        waiting = self._waiting()
+        places = [place for place, drawn in enumerate(waiting) if drawn is last]
+        rest = waiting[places[0] + 1 :] if places else waiting
+        if not rest:
+            remedy = "Use one sampler for one loader, and iterate over it once at a time."
+            raise ArgumentError(message(_WHERE, "a batch of the loader", "be one that was drawn", "another", remedy))
+        return rest[0]
+
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next, counted from 0; without it they are counted here.
 
@@ -170,16 +177,16 @@ class OrderedBatchSampler(Sampler[list[int]]):
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch, by the rule; see `ordered_sgd.OrderedLoss.end_epoch`."""
         self._take_late()
-        return self.policy.end_epoch(accuracy)
+        return self._loading.policy.end_epoch(accuracy)
 
-    def follow(self, policy: Policy) -> None:
-        """Keep as many samples as an ordered loss does, whose rule sees the batches."""
-        self.policy, self._own_policy = policy, False
+    def follow(self, policy: Policy, ranks: int = 1) -> None:
+        """Keep as many samples as an ordered loss does, whose rule sees the batches, of so many ranks together."""
+        self._loading.follow(policy, ranks)
 
     @property
     def q(self) -> int:
         """How many losses of a full batch are to be kept now."""
-        return self._kept(min(self.batch_size, max(1, self._cut.slots))).q
+        return self._loading.kept(min(self.batch_size, max(1, self._cut.slots)), self._epoch).q
 
     @property
     def epoch(self) -> int:
@@ -189,12 +196,12 @@ class OrderedBatchSampler(Sampler[list[int]]):
     @property
     def whole(self) -> bool:
         """Whether the present epoch is one of the last, in which whole batches are yielded and kept."""
-        return self._whole_from is not None and self._epoch >= self._whole_from
+        return self._loading.whole(self._epoch)
 
     @property
     def recall(self) -> Recall | None:
         """Share of the q largest losses that were among those yielded, with its 95 % interval; None before an audit."""
-        return self._candidates.recall
+        return self._loading.candidates.recall
 
     @property
     def loaded(self) -> float:
@@ -211,9 +218,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
             "counts": list(self._counts),
             "pending": [drawn.state_dict() for drawn in self._pending],
             "late": [None if part is None else part.read().clone() for part in self._late],
-            **self._memory.state_dict(),
-            "candidates": self._candidates.state_dict(),
-            "policy": self.policy.state_dict() if self._own_policy else None,
+            **self._loading.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -221,8 +226,9 @@ class OrderedBatchSampler(Sampler[list[int]]):
         where, remedy = f"{_WHERE}.load_state_dict", "Pass what state_dict of an OrderedBatchSampler returned."
         check_state(where, "the state", state, _STATE, remedy)
         cut = Cut(**state["cut"])
-        if (cut.rank, cut.ranks) != (self._rank, self._ranks):
-            got = f"that of rank {cut.rank} of {cut.ranks} on rank {self._rank} of {self._ranks}"
+        rank, ranks = check_rank(self._rank, self._ranks)
+        if (cut.rank, cut.ranks) != (rank, ranks):
+            got = f"that of rank {cut.rank} of {cut.ranks} on rank {rank} of {ranks}"
             remedy = "Every rank remembers its own samples: save and load one state per rank, on equally many ranks."
             raise ArgumentError(message(where, "the state", "be that of the same rank", got, remedy))
         self._cut, self._epoch, self._number, self._begun = cut, state["epoch"], state["number"], state["begun"]
@@ -230,10 +236,8 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._order = Order(cut, self._epoch)
         self._pending = deque(DrawnBatch.from_state(drawn) for drawn in state["pending"])
         self._late = [None if part is None else OnItsWay(part) for part in state["late"]]
-        self._memory.load_state_dict(state)
-        self._candidates.load_state_dict(state["candidates"])
-        if state["policy"] is not None and self._own_policy:
-            self.policy.load_state_dict(state["policy"])
+        self._loading.resize(cut)
+        self._loading.load_state_dict(state)
         self._loaded = self._begun
         self._continues = self._begun and (self._number < cut.batches or bool(self._waiting()))
         self._iteration += 1  # an iteration that was under way ends
@@ -246,7 +250,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         else:
             self._take_late()
             self._epoch += self._begun
-            self._memory.resize(cut.slots)
+            self._loading.resize(cut)
             self._cut = cut
             self._restart()
         self._continues = self._loaded = False
@@ -258,44 +262,10 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._pending.clear()
 
     def _cut_now(self) -> Cut:
-        """The cut for the data set as it is now."""
-        n = self._dataset if isinstance(self._dataset, int) else len(self._dataset)
-        if n < self._ranks:
-            remedy = "Pass the training set, or how many samples it has."
-            rule = "have a sample for every rank" if self._ranks > 1 else "have at least one sample"
-            raise ArgumentError(message(_WHERE, "dataset", rule, n, remedy))
-        return Cut(n, self.batch_size, self._rank, self._ranks, self.drop_last, self._seed)
-
-    def _kept(self, s: int) -> KeptRanks:
-        """Which of the ordered losses of a batch of s are to be kept in the present epoch."""
-        if self.whole:
-            return KeptRanks(s)
-        return KeptRanks(self.policy.q_for(s), self.policy.trimmed_of(s))
-
-    def _draw(self, number: int) -> DrawnBatch:
-        """One batch of the epoch."""
-        slots = torch.from_numpy(self._order.slots(number))
-        index, s = slots * self._cut.ranks + self._cut.rank, slots.shape[0]
-        remembered, kept = self._memory.of(slots), self._kept(s)
-        generator = self._cut.generator(self._epoch, number)
-        part, positions = None, None
-        if self.policy.selection == "random" and kept.q < s:
-            positions = random_rows(s, kept.q, generator)
-        if self.policy.selection == "top":
-            part = self._part(remembered, kept, generator)
-            whole = part is None or self._cut.audited(self._epoch, number)
-            positions = None if whole or part is None else part.scored
-        return DrawnBatch(number, index, remembered, kept, part, positions)
-
-    def _part(self, remembered: Tensor, kept: KeptRanks, generator: torch.Generator) -> Part | None:
-        """The candidates and some others; None where they are the whole batch."""
-        s, c = remembered.shape[0], kept.last
-        if self._fixed is not None:
-            c = max(c, resolve_q(self._fixed, s, _WHERE))
-        elif self._recall is not None:
-            c = self._candidates.of(s, kept)
-        others = resolve_q(self._others, s, _WHERE)
-        return None if c + others >= s else pick(remembered, c, others, generator)
+        """The cut for the data set as it is now, and for the ranks that there are by now."""
+        rank, ranks = check_rank(self._rank, self._ranks)
+        n = check_samples(self._dataset, ranks)
+        return Cut(n, self.batch_size, rank, ranks, self.drop_last, self._seed)
 
     def _take_late(self) -> None:
         """Take the losses that were on their way from an accelerator."""
@@ -323,19 +293,4 @@ class OrderedBatchSampler(Sampler[list[int]]):
         for _ in range(self._place(index)):
             self._pending.popleft()
         drawn, self._begun = self._pending.popleft(), True
-        if drawn.positions is None:
-            self._learn(drawn, losses)
-        self._memory.take(drawn.loaded // self._cut.ranks, losses)
-        if self._own_policy:
-            self.policy.see(drawn.s)
-            if self.policy.adaptive.rule is not None:
-                self.policy.adaptive.observe(drawn.losses(losses), None if right is None else drawn.correct(right))
-
-    def _learn(self, drawn: DrawnBatch, losses: Tensor) -> None:
-        """What a batch that was loaded whole tells of what would have been missed."""
-        kept = drawn.kept
-        if drawn.part is not None:
-            rows = top_rows(losses, kept.q, kept.trim)
-            self._candidates.audit(int(torch.isin(rows, drawn.part.scored).sum()), kept.q)
-        if self._recall is not None and kept.last < drawn.s and bool(drawn.remembered.isfinite().all()):
-            self._candidates.look(drawn.remembered, losses, kept)
+        self._loading.learn(drawn, drawn.loaded // self._cut.ranks, losses, right)

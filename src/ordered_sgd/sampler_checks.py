@@ -1,5 +1,6 @@
 """What `OrderedBatchSampler` refuses, each with one clear error."""
 
+from collections.abc import Sized
 from typing import Any
 
 import torch
@@ -52,6 +53,19 @@ def check_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
         remedy = "Leave both out to use those of torch.distributed."
         raise _error("rank", "be an int from 0 to ranks - 1", f"{rank!r} of {ranks!r}", remedy)
     return rank, ranks
+
+
+def check_samples(dataset: Any, ranks: int) -> int:
+    """How many samples a data set has, or the number itself."""
+    remedy = "Pass the training set, or how many samples it has."
+    if not isinstance(dataset, int | Sized):
+        remedy = "Losses are remembered by position, which a stream of samples does not have."
+        raise _error("dataset", "be a map-style data set, with len() and dataset[i]", type(dataset).__name__, remedy)
+    n = dataset if isinstance(dataset, int) else len(dataset)
+    if n < ranks:
+        rule = "have a sample for every rank" if ranks > 1 else "have at least one sample"
+        raise _error("dataset", rule, n, remedy)
+    return n
 
 
 def check_cut(now: Cut, saved: Cut) -> None:

@@ -18,13 +18,13 @@ N, S, EPOCHS, STOP = 257, 32, 4, 12  # rank 0 has 129 samples, one more than fou
 class Training:
     """The loop of the documentation, which can be stopped after any step."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: OrderedBatchSampler | None = None) -> None:
         torch.manual_seed(0)
         x = torch.randn(N, 6)
         self.data = with_index(TensorDataset(x, (x[:, 0] > 0).long()))
         self.model = DistributedDataParallel(nn.Linear(6, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.sampler = OrderedBatchSampler(self.data, S, q=0.25)
+        self.sampler = OrderedBatchSampler(self.data, S, q=0.25) if sampler is None else sampler
 
     def steps(self) -> Any:
         for _ in range(EPOCHS):
@@ -41,8 +41,10 @@ class Training:
 
 
 def main() -> None:
+    early = OrderedBatchSampler(N, S, q=0.25)  # as by a trainer that starts the ranks later
+    assert len(early) == -(-N // S)
     dist.init_process_group("gloo")
-    whole, first, second = Training(), Training(), Training()
+    whole, first, second = Training(early), Training(), Training()
     batches = list(whole.steps())
     before = list(itertools.islice(first.steps(), STOP))
     second.model.load_state_dict(first.model.state_dict())

@@ -5,12 +5,13 @@ What a sampler leaves out is neither augmented nor scored. The training accuracy
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ordered_sgd.draws import DrawnBatch
+from ordered_sgd.draws import DrawnBatch, Order
 from ordered_sgd.engines.phases import KeptRanks
 from ordered_sgd.engines.remembered import RememberedLosses
 from ordered_sgd.lab.data.source import Batch, BatchSource
@@ -20,7 +21,9 @@ from ordered_sgd.lab.experiments.plan import rule_for
 from ordered_sgd.lab.experiments.setting import Setting, Trained
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.torch_epochs import lay_out_like_weights, optimizer_for
+from ordered_sgd.loading import Amounts, Loading
 from ordered_sgd.mean import ordered_mean
+from ordered_sgd.policy import Policy
 from ordered_sgd.sampler import OrderedBatchSampler
 from ordered_sgd.selection import top_rows
 
@@ -33,14 +36,22 @@ class InfoBatchSampler(OrderedBatchSampler):
 
     def __init__(self, n: int, s: int, epochs: int, seed: int) -> None:
         super().__init__(n, s, q=1.0, epochs=epochs, whole_last=1 - ANNEALED, seed=seed)
-        self._memory = RememberedLosses(n, fresh=1.0)
+        self._loading = _InfoBatch(self._loading.policy, self._loading.amounts, self._loading.where)
 
-    def _draw(self, number: int) -> DrawnBatch:
-        drawn = super()._draw(number)  # whole
-        if self.whole:
+
+class _InfoBatch(Loading):
+    """What InfoBatch loads of a batch."""
+
+    def __init__(self, policy: Policy, amounts: Amounts, where: str) -> None:
+        super().__init__(policy, amounts, where)
+        self.memory = RememberedLosses(fresh=1.0)
+
+    def draw(self, order: Order, number: int) -> DrawnBatch:
+        drawn = super().draw(order, number)  # whole
+        if self.whole(order.epoch):
             return drawn
-        rows, weight = infobatch(drawn.remembered, self._memory.mean, self._cut.generator(self.epoch, number))
-        return DrawnBatch(number, drawn.index, drawn.remembered, KeptRanks(len(rows)), None, rows, weight)
+        rows, weight = infobatch(drawn.remembered, self.memory.mean, order.cut.generator(order.epoch, number))
+        return replace(drawn, kept=KeptRanks(len(rows)), part=None, positions=rows, weight=weight)
 
 
 class SampledEpochs:
