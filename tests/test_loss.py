@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, LossMassRule, OrderedLoss, multiclass_hinge, ordered_mean
+from ordered_sgd import (
+    AccuracyRule,
+    FixedQ,
+    LinearDecay,
+    LossMassRule,
+    OrderedLoss,
+    OrderedStep,
+    multiclass_hinge,
+    ordered_mean,
+)
 from ordered_sgd import loss as loss_module
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rules import Rule
@@ -314,6 +323,35 @@ def test_loss_mass_follows_the_share_of_the_loss_over_batches_of_different_size(
     assert loss_fn.end_epoch() == 4  # it may grow back
     loss_fn(torch.zeros(4).requires_grad_())
     assert loss_fn.end_epoch() == 1  # nothing to carry
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_loss_mass_counts_nothing_that_is_trimmed(masked: bool) -> None:
+    """Of 1000, 6, 3, 1 and six zeros the first is trimmed; two of the others carry 90 %."""
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule(0.9), trim=1, trim_epochs=0)
+    losses = torch.tensor([3.0, 1000.0, 6.0, 1.0, *[0.0] * 6])
+    mask = None
+    if masked:
+        losses, mask = torch.cat([losses, torch.full((10,), 500.0)]), torch.arange(20) < 10
+    loss_fn(losses.requires_grad_(), mask=mask)
+    assert loss_fn.end_epoch() == (3 if masked else 2)  # 2 of 10 are more than 2 of 20
+    step = OrderedStep(
+        model := nn.Linear(1, 1),
+        lambda o, y: y + 0 * o[:, 0],
+        torch.optim.SGD(model.parameters()),
+        q=LossMassRule(0.9),
+        trim=1,
+        trim_epochs=0,
+    )
+    step(torch.ones(10, 1), losses.detach()[:10])
+    assert step.end_epoch() == 2
+
+
+def test_loss_mass_sees_a_nan_although_it_would_be_trimmed() -> None:
+    loss_fn = OrderedLoss(lambda losses: losses, q=LossMassRule(0.9), trim=1, trim_epochs=0)
+    loss_fn(torch.tensor([torch.nan, 1.0, 1.0, 1.0]).requires_grad_())
+    with pytest.raises(ArgumentError, match="LossMassRule: loss_share must be observed; got None"):
+        loss_fn.end_epoch()
 
 
 def test_loss_mass_grows_its_curve_with_the_batch_and_leaves_out_batches_that_are_not_finite() -> None:

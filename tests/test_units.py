@@ -17,6 +17,7 @@ from ordered_sgd.rules import Rule
 from ordered_sgd.selection import _top_rows_numpy, _top_rows_torch, top_rows
 
 CE = nn.CrossEntropyLoss(reduction="none")
+MASKED = "1 where an element counts and else 0, and not 0 everywhere if it holds floats"
 
 
 def segmentation(seed: int = 0, ignored: int = 255) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,11 +74,34 @@ def test_the_ignored_target_is_known_from_the_criterion(criterion: Any, expected
     assert ignore_index(criterion) == expected
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_mask_that_is_added_to_scores_is_refused_when_compiled_too(backend: str) -> None:
+    losses, added = torch.rand(4, 6), torch.zeros(4, 6)
+    compiled = torch.compile(partial(ordered_mean, q=2, unit="token"), backend=backend, fullgraph=True)
+    assert compiled(losses, mask=1 - added).item() == pytest.approx(ordered_mean(losses, 2, unit="token").item())
+    for padded in (False, True):
+        added[:, 4:] = -torch.inf if padded else 0
+        with pytest.raises(RuntimeError, match="mask must be 1 where an element counts and else 0, and not 0 every"):
+            compiled(losses, mask=added)
+
+
+def test_tokens_are_not_counted_along_the_wrong_axis_where_there_are_as_many_as_classes() -> None:
+    def channels_last(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return CE(outputs.transpose(1, 2), y)
+
+    y = torch.randint(0, 5, (8, 5))
+    outputs = F.one_hot(y, 5).float()  # (s, T, C): every answer is right
+    assert count_correct(channels_last, outputs, y, like=y) is None
+    assert count_correct(channels_last, outputs[:, :4], y[:, :4], like=y[:, :4]) is None
+    assert count_correct(CE, outputs.transpose(1, 2), y, like=y) == 40
+    assert count_correct(partial(F.cross_entropy, reduction="none"), outputs.transpose(1, 2), y, like=y) == 40
+
+
 def test_accuracy_is_counted_over_what_is_valid() -> None:
     outputs, target = segmentation(ignored=0)  # a class of the outputs, so that an ignored pixel could seem right
     valid = target != 0
     expected = (outputs.argmax(1)[valid] == target[valid]).sum()
-    assert count_correct(outputs, target, like=target, valid=valid) == expected
+    assert count_correct(CE, outputs, target, like=target, valid=valid) == expected
     loss_fn = OrderedLoss(nn.CrossEntropyLoss(reduction="none", ignore_index=0), q=AccuracyRule(), unit="pixel")
     loss_fn(outputs, target)
     loss_fn.end_epoch()
@@ -112,7 +136,7 @@ def test_a_batch_of_nothing_valid_does_not_count_towards_the_rule() -> None:
     one, two = (OrderedLoss(lambda x: x, q=LossMassRule(0.6)) for _ in range(2))
     for loss_fn in (one, two):
         loss_fn(losses)
-    two(losses, mask=torch.zeros(16))
+    two(losses, mask=torch.zeros(16, dtype=torch.bool))
     assert one.end_epoch() == two.end_epoch()
 
 
@@ -234,8 +258,11 @@ def test_a_wrong_knob_gets_rule_value_and_remedy(options: dict[str, Any], text: 
         (
             torch.ones(4),
             {"mask": torch.tensor([0.0, 0.0, -torch.inf, 0.0])},
-            "mask must be 1 where an element counts and else 0; got negative numbers.",
+            f"mask must be {MASKED}; got -inf. Pass booleans: mask == 0 for a mask that is added",
         ),
+        (torch.ones(4), {"mask": torch.zeros(4)}, f"mask must be {MASKED}; got only zeros. Pass booleans: mask == 0"),
+        (torch.ones(4), {"mask": torch.tensor([1.0, 0.5, 0.0, 1.0])}, f"mask must be {MASKED}; got 0.5. Pass booleans"),
+        (torch.ones(4), {"mask": torch.tensor([1.0, torch.nan, 0.0, 1.0])}, f"mask must be {MASKED}; got nan. Pass"),
         (torch.ones(4, 3), {"cap": 2.0}, "losses must be one loss per sample, shape (s,); got shape (4, 3)."),
         (torch.ones(4), {"unit": "group"}, 'ids must be given for unit="group" and no other; got none.'),
         (torch.ones(4), {"ids": torch.ones(4).long()}, 'ids must be given for unit="group" and no other; got some'),

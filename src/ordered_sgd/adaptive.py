@@ -9,6 +9,7 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import Observed, Rule, check_level, resolve_q
 from ordered_sgd.shared_settings import shown_setting
 from ordered_sgd.traps import warn_of_idle_rule
+from ordered_sgd.units import trimmed_counts
 
 _CURVE_POINTS = 4096  # of the curve of loss shares: a batch may be millions of pixels
 
@@ -93,12 +94,18 @@ class AdaptiveQ:
         return float(self.q_for(s) / s) if share else self.q_for(s)
 
     def observe(
-        self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
+        self,
+        losses: Tensor,
+        correct: Tensor | None,
+        counted: Tensor | None = None,
+        valid: Tensor | None = None,
+        *,
+        trim: float = 0,
     ) -> None:
         """Add a batch to the epoch's sums.
 
         Detached losses (m,), and which are valid; the number of right answers, if it can be counted, and of how many,
-        if not one for each loss.
+        if not one for each loss; what is trimmed, a count or a share.
         """
         need = None if self.rule is None else self.rule.needs
         if need == "accuracy" and correct is not None:
@@ -108,7 +115,7 @@ class AdaptiveQ:
             )
         if need == "loss_share":
             points = min(self.s, _CURVE_POINTS)
-            curve, weight = _share_curve(losses, points, valid)
+            curve, weight = _share_curve(losses, points, valid, trim)
             before = self._curve
             if before is not None and before.shape[0] != points:
                 before = _stretch(before, points)
@@ -174,21 +181,29 @@ def _add(total: Tensor | None, new: Tensor) -> Tensor:
     return new.clone() if total is None else total.to(new.device) + new
 
 
-def _share_curve(losses: Tensor, s: int, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _share_curve(losses: Tensor, s: int, valid: Tensor | None = None, trim: float = 0) -> tuple[Tensor, Tensor]:
     """The share of the loss carried by the 1, 2, ..., s largest and the batch's size, by which the share is weighted.
 
-    Both are 0 for a batch that is not finite, or has nothing valid.
+    Losses that are trimmed carry nothing. Both are 0 for a batch that is not finite, or has nothing valid.
     """
     losses = losses.float().clamp(min=0)
-    carried = (losses if valid is None else losses.masked_fill(~valid, 0)).sort(descending=True).values.cumsum(0)
-    total = carried[-1]
+    ordered = (losses if valid is None else losses.masked_fill(~valid, 0)).sort(descending=True).values
     # not torch.tensor, which copies the number to the device and waits for its queue
     size = torch.full((), losses.shape[0], device=losses.device) if valid is None else valid.sum()
-    weight = torch.where(total.isfinite(), size.float(), 0.0)
+    carried = _after(ordered, trimmed_counts(trim, size)) if trim else ordered.cumsum(0)
+    total = carried[-1]
+    weight = torch.where(ordered[0].isfinite() & total.isfinite(), size.float(), 0.0)
     # a batch without any loss is carried by its first sample
     curve = torch.where(total > 0, carried / total, torch.ones_like(carried))
     curve = torch.where(weight > 0, curve * weight, torch.zeros_like(curve))
     return _stretch(curve, s, None if valid is None else size), weight
+
+
+def _after(ordered: Tensor, r: Tensor) -> Tensor:
+    """Sums of the first 1, 2, ... values after the first r."""
+    place = torch.arange(ordered.shape[0], device=ordered.device) + r
+    last = ordered.shape[0] - 1
+    return torch.where(place <= last, ordered.gather(0, place.clamp(max=last)), 0).cumsum(0)
 
 
 def _stretch(curve: Tensor, s: int, size: "Tensor | int | None" = None) -> Tensor:

@@ -110,21 +110,33 @@ def _broadcast(args: tuple[Any, ...]) -> bool:
     return len(shapes) == 2 and sorted(map(len, shapes)) == [1, 2] and max(shapes, key=len)[1] == 1 < shapes[0][0]
 
 
-def countable(outputs: Any, target: Any, like: Tensor) -> bool:
+def countable(criterion: Callable[..., Tensor], outputs: Any, target: Any, like: Tensor) -> bool:
     """Whether right answers can be counted: integer targets (s, ...) for outputs (s, C, ...), one for each loss."""
     if not (isinstance(outputs, Tensor) and isinstance(target, Tensor)) or outputs.dim() < 2 or outputs.shape[1] < 2:
         return False
     if outputs.shape[:1] + outputs.shape[2:] != target.shape or target.shape != like.shape:
         return False  # a mean over a sequence has fewer losses than answers
+    if outputs.dim() > 2 and outputs.shape[:-1] == target.shape and not _has_classes_second(criterion):
+        return False  # (s, T, C) with T == C looks like (s, C, T)
     return not target.is_floating_point() and target.dtype != torch.bool
 
 
-def right_answers(*args: Any, like: Tensor) -> Tensor | None:
+def _has_classes_second(criterion: Callable[..., Tensor]) -> bool:
+    """Whether outputs are known to be (s, C, ...): those of torch's own losses, and of a criterion that says so."""
+    function = criterion.func if isinstance(criterion, functools.partial) else criterion
+    if type(criterion) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
+        return True
+    return function in (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss) or bool(
+        getattr(criterion, "classes_second", False)
+    )
+
+
+def right_answers(criterion: Callable[..., Tensor], *args: Any, like: Tensor) -> Tensor | None:
     """Whether integer targets (s, ...) are where outputs (s, C, ...) are largest, or None for other shapes.
 
     There must be one target for each loss of `like`.
     """
-    if len(args) != 2 or not countable(*args, like):
+    if len(args) != 2 or not countable(criterion, *args, like):
         return None
     outputs, target = args
     if outputs.device.type == "cpu" and not torch.compiler.is_compiling() and outputs.dtype == torch.float32:
@@ -136,9 +148,11 @@ def right_answers(*args: Any, like: Tensor) -> Tensor | None:
     return right
 
 
-def count_correct(*args: Any, like: Tensor, valid: Tensor | None = None) -> Tensor | None:
+def count_correct(
+    criterion: Callable[..., Tensor], *args: Any, like: Tensor, valid: Tensor | None = None
+) -> Tensor | None:
     """The number of right answers, or None where `right_answers` knows none; with `valid`, only of those."""
-    right = right_answers(*args, like=like)
+    right = right_answers(criterion, *args, like=like)
     if right is None or valid is None:
         return None if right is None else right.sum()
     return (right & valid).sum()

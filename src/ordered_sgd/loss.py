@@ -194,7 +194,7 @@ class OrderedLoss(nn.Module):
         if torch.is_grad_enabled():
             policy.see(s)
             seen = None if units is None else units.flatten()
-            policy.adaptive.observe(values.detach().flatten(), correct, counted, seen)
+            policy.observe(values.detach().flatten(), correct, counted, seen)
         trim = policy.trim_now
         if units is None and self.unit == "sample":
             rows = policy.choose(values.detach())
@@ -250,7 +250,7 @@ class OrderedLoss(nn.Module):
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             policy.see(s)
-            policy.adaptive.observe(joined.losses, joined.correct)
+            policy.observe(joined.losses, joined.correct)
         share = self.unit != "sample" and s > 0
         q = resolve_q(policy.adaptive.level(s, share=True), s, self._where) if share else None
         rows = policy.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)

@@ -51,7 +51,8 @@ def ordered_mean(
         A count, or a share in (0, 1] of the batch, that is of its valid units; more than there are means all of them.
     mask
         Of the shape of `losses`, true or not zero where an element counts: padding and ignored pixels are never kept
-        and never counted. A batch without any valid element gives 0, with a graph.
+        and never counted. A batch without any valid element gives 0, with a graph. A mask of floats that could be meant
+        to be added to scores (0 where an element counts) is refused.
     unit
         What is ordered: ``"sample"`` (of further dimensions, which then need a mask, the mean of its valid elements),
         ``"token"`` or ``"pixel"`` (every element), ``"group"`` (the mean of the elements with the same number in

@@ -90,6 +90,12 @@ class Policy:
             self._warned = self._warn_of_q(s)
         self.adaptive.see(s)
 
+    def observe(
+        self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
+    ) -> None:
+        """Show a training batch to the rule; see `AdaptiveQ.observe`."""
+        self.adaptive.observe(losses, correct, counted, valid, trim=self.trim_now)
+
     def _warn_of_q(self, s: int) -> bool:
         """Whether there was something to warn of in the q for a batch of s."""
         if self.adaptive.fixed is not None and warn_of_one(self.adaptive.fixed, s, self.where):

@@ -47,11 +47,11 @@ class Scoring:
         found = weighted_losses(self.criterion, (outputs, y), {}, sample_weight, "OrderedStep")
         losses = capped(as_units(found, None, "sample", None, "OrderedStep", empty=self._empty)[0], self.cap)
         if self._counts or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Losses(losses, right_answers(outputs, y, like=losses))
-        if not countable(outputs, y, losses):
+            return Losses(losses, right_answers(self.criterion, outputs, y, like=losses))
+        if not countable(self.criterion, outputs, y, losses):
             return Losses(losses, None)  # a record would hold the outputs for nothing
         # if somebody asks
-        return Losses(losses, partial(right_answers, outputs.detach(), y, like=losses.detach()))
+        return Losses(losses, partial(right_answers, self.criterion, outputs.detach(), y, like=losses.detach()))
 
 
 def _call(model: nn.Module, x: Any) -> Any:

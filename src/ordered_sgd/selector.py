@@ -115,7 +115,7 @@ class Selector:
         if right is not None and bad is not None:
             fine = 1 - bad
             right, count = right * fine, losses.shape[0] * fine
-        self.policy.adaptive.observe(losses, right, count)
+        self.policy.observe(losses, right, count)
 
 
 class RanksSelector(Selector):
@@ -186,7 +186,7 @@ class RanksSelector(Selector):
         assert joined is not None
         none = torch.empty(0, dtype=torch.int64, device=computed.losses.device)
         if rows is not None:
-            self.policy.adaptive.observe(joined.losses, joined.correct)
+            self.policy.observe(joined.losses, joined.correct)
         kept = none if rows is None or choice.rows is None else choice.rows
         mine, q, count = none if rows is None else rows, kept.shape[0], joined.losses.shape[0]
         everywhere = joined.losses, kept

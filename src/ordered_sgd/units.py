@@ -99,12 +99,25 @@ def check_mask(losses: Tensor, mask: Tensor, where: str) -> Tensor:
         rule = f"be a tensor of the shape of the losses, {tuple(losses.shape)}"
         remedy = "It is true where an element counts; expand that of a whole sample."
         raise ArgumentError(message(where, "mask", rule, got, remedy))
-    if mask.is_floating_point() and not torch.compiler.is_compiling() and bool((mask < 0).any()):
-        remedy = "One that is added to scores holds 0 where an element counts: pass mask == 0."
-        raise ArgumentError(
-            message(where, "mask", "be 1 where an element counts and else 0", "negative numbers", remedy)
-        )
+    if mask.is_floating_point() and mask.numel():
+        _check_floats(mask, where)
     return mask if mask.dtype == torch.bool else mask != 0
+
+
+def _check_floats(mask: Tensor, where: str) -> None:
+    """Raise unless it is clear what a mask of floats means: one that is added to scores is 0 where an element counts.
+
+    That one looks like a mask of 0 and 1 in a batch without padding, where both are 0 everywhere.
+    """
+    clear = ((mask == 0) | (mask == 1)).all() & (mask != 0).any()
+    remedy = "Pass booleans: mask == 0 for a mask that is added to scores, else mask != 0."
+    rule = "be 1 where an element counts and else 0, and not 0 everywhere if it holds floats"
+    if torch.compiler.is_compiling():
+        torch._assert_async(clear, message(where, "mask", rule, "other floats", remedy))
+    elif not clear:
+        odd = mask[(mask != 0) & (mask != 1)]
+        got = f"{odd[0].item():g}" if odd.shape[0] else "only zeros"
+        raise ArgumentError(message(where, "mask", rule, got, remedy))
 
 
 def _groups(losses: Tensor, valid: Tensor | None, ids: Tensor, where: str) -> tuple[Tensor, None]:
@@ -191,8 +204,13 @@ def kept_units(keys: Tensor, valid: Tensor, q: float, trim: float) -> Tensor:
 
 def _counts_of(q: float, trim: float, count: Tensor) -> tuple[Tensor, Tensor]:
     """How many of so many valid units are trimmed, and kept."""
-    r = torch.minimum(_counts(trim, count), count - 1).clamp(min=0)
+    r = trimmed_counts(trim, count)
     return r, torch.minimum(_counts(q, count).clamp(min=1), count - r)
+
+
+def trimmed_counts(trim: float, count: Tensor) -> Tensor:
+    """How many of so many valid units are trimmed: as `trimmed` says, for numbers on a device."""
+    return torch.minimum(_counts(trim, count), count - 1).clamp(min=0)
 
 
 def _counts(share: float, count: Tensor) -> Tensor:

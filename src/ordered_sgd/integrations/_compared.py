@@ -146,6 +146,8 @@ class BothEnds(nn.Module):
 class PerToken(nn.Module):
     """A criterion of (n, C) and (n,) for (s, C, T) and (s, T): flattened, which is faster than by columns."""
 
+    classes_second = True
+
     def __init__(self, criterion: Any) -> None:
         super().__init__()
         self.criterion = criterion

@@ -84,7 +84,7 @@ class KernelEpochs:
         losses, rows = torch.from_numpy(done.losses), torch.from_numpy(np.flatnonzero(done.kept))
         if rule_for(spec).needs == "loss_share":
             for batch in losses.split(s):
-                policy.adaptive.observe(batch, None)
+                policy.observe(batch, None)
         self.trained = epoch
         yield Trained(sums, spec.engine, torch.from_numpy(order), losses, rows)
 
