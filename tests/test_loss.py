@@ -177,7 +177,7 @@ def test_validation_without_gradients_or_in_eval_mode_does_not_move_q() -> None:
 
 
 def test_accuracy_is_asked_for_when_it_cannot_be_counted() -> None:
-    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), q=AccuracyRule())
+    loss_fn = OrderedLoss(nn.MSELoss(reduction="none"), q=AccuracyRule(), accuracy="given")
     loss_fn(torch.randn(8, requires_grad=True), torch.randn(8))
     with pytest.raises(ArgumentError, match=r"OrderedLoss.end_epoch: accuracy must be given; got None. Pass accuracy="):
         loss_fn.end_epoch()

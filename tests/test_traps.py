@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, OrderedLoss, OrderedStep, ordered_mean
-from ordered_sgd.errors import TrapWarning
+from ordered_sgd import AccuracyRule, FixedQ, LinearDecay, OrderedLoss, OrderedStep, ordered_mean, traps
+from ordered_sgd.errors import ArgumentError, TrapWarning
 
 CE = nn.CrossEntropyLoss(reduction="none")
 
@@ -147,3 +147,130 @@ def test_batchnorm_with_one_or_two_samples_is_warned_of_once(norm: str, q: int, 
     step = OrderedStep(model, CE, optimizer, q=q, engine="dense")
     found = warned(lambda: [step(torch.randn(8, 5), torch.randint(0, 5, (8,))) for _ in range(3)])
     assert sum("for a model with BatchNorm" in str(warning.message) for warning in found) == expected
+
+
+UNCOUNTABLE = {
+    "regression": (nn.MSELoss(reduction="none"), torch.randn(8), torch.randn(8)),
+    "one-hot": (CE, torch.randn(8, 5), torch.eye(5)[torch.arange(8) % 5]),
+    "multi-label": (lambda o, y: F.binary_cross_entropy_with_logits(o, y, reduction="none").mean(1),
+                    torch.randn(8, 5), torch.ones(8, 5)),
+    "tokens, T = C": (lambda o, y: CE(o.transpose(1, 2), y).mean(1), torch.randn(8, 5, 5), torch.zeros(8, 5).long()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCOUNTABLE)
+@pytest.mark.parametrize("kind", ["loss", "step", "micro-batches"])
+def test_a_rule_that_can_never_get_an_accuracy_is_refused_at_the_first_batch(name: str, kind: str) -> None:
+    criterion, outputs, y = UNCOUNTABLE[name]
+    shift = nn.Parameter(torch.zeros(()))
+    model = Shift(shift)
+
+    def train(**options: Any) -> Any:
+        if kind == "loss":
+            loss_fn = OrderedLoss(criterion, q=AccuracyRule(), **options)
+            loss_fn(model(outputs), y)
+            return loss_fn
+        step = OrderedStep(model, criterion, torch.optim.SGD([shift], lr=0.1), q=AccuracyRule(), **options)
+        step(outputs, y) if kind == "step" else step([(outputs[:4], y[:4]), (outputs[4:], y[4:])])
+        return step
+
+    with pytest.raises(ArgumentError, match="the rule must find right answers to count in the first batch; got no out"):
+        train()
+    assert shift.item() == 0  # nothing was trained before the error
+    assert train(accuracy="given").end_epoch(accuracy=0.85) == 4
+
+
+class Shift(nn.Module):
+    def __init__(self, shift: nn.Parameter) -> None:
+        super().__init__()
+        self.shift = shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+def epoch(loss_fn: OrderedLoss, *sizes: int) -> None:
+    for s in sizes:
+        loss_fn(*batch(s))
+
+
+def evaluate(loss_fn: OrderedLoss) -> None:
+    loss_fn.eval()
+    epoch(loss_fn, 32, 32)
+    loss_fn.train()
+
+
+def evaluate_without_gradients(loss_fn: OrderedLoss) -> None:
+    with torch.no_grad():
+        epoch(loss_fn, 32)
+
+
+FORGOTTEN = "end_epoch must be called once per epoch for {}; got {} batches and no call. Call it after the last batch"
+RULE = "LinearDecay(epochs=5, start=1.0, end=0.0625, q_min=1) to move q"
+
+
+@pytest.mark.parametrize(
+    ("options", "batches", "told"),
+    [
+        ({"q": LinearDecay(5)}, [(32, 32, 7), (32, 32, 7), (32,)], (RULE, 6)),
+        ({"q": 0.5, "trim": 1}, [(32, 32, 7), (32, 32, 7), (32,)], ("trim to grow", 6)),
+        ({"q": LinearDecay(5)}, [(32, 32), evaluate, (32, 32), evaluate, (32, 32)], (RULE, 4)),
+        ({"q": LinearDecay(5)}, [(32,), evaluate_without_gradients] * 2 + [(32,)], (RULE, 2)),
+        ({"q": LinearDecay(5)}, [(32, 32, 7), (32, 32, 7)], None),  # the second epoch may be about to end
+        ({"q": LinearDecay(5)}, [(32, 32, 32), evaluate, (32, 32, 32)], None),  # one evaluation in an epoch
+        ({"q": LinearDecay(5)}, [(32, 7, 32, 32, 7, 32)], None),  # batches of any size
+        ({"q": LinearDecay(5)}, [(32, 7, 9, 7, 32)], None),
+        ({"q": LinearDecay(5)}, [(32, 32, 7), OrderedLoss.end_epoch, (32, 32, 7), (32, 32, 7), (32, 32)], None),
+        ({"q": FixedQ(16)}, [(32, 32, 7)] * 4, None),  # moves nothing
+        ({"q": 0.5}, [(32, 32, 7)] * 4, None),
+        ({"q": 0.5, "trim": 1, "trim_epochs": 0}, [(32, 32, 7)] * 4, None),
+    ],
+)  # fmt: skip
+def test_a_forgotten_end_of_the_epoch_is_warned_of_once(
+    options: dict[str, Any], batches: list[Any], told: tuple[str, int] | None
+) -> None:
+    loss_fn = OrderedLoss(CE, **options)
+
+    def train() -> None:
+        for part in batches:
+            part(loss_fn) if callable(part) else epoch(loss_fn, *part)
+
+    found = [str(warning.message) for warning in warned(train) if "end_epoch" in str(warning.message)]
+    assert len(found) == (told is not None)
+    if told is not None:
+        assert found[0].startswith(f"OrderedLoss: {FORGOTTEN.format(*told)}")
+        assert not any("end_epoch" in str(warning.message) for warning in warned(train))
+
+
+def test_many_batches_without_an_end_of_the_epoch_are_warned_of_and_a_resumed_training_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(traps, "_LONGEST_EPOCH", 5)
+    model = nn.Linear(5, 5)
+    step, resumed = (
+        OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.1), q=LinearDecay(5)) for _ in "12"
+    )
+    x, y = torch.randn(8, 5), torch.randint(0, 5, (8,))
+    (found,) = warned(lambda: [step(x, y) for _ in range(9)])
+    assert str(found.message).startswith(f"OrderedStep: {FORGOTTEN.format(RULE, 5)}")
+    step.end_epoch()
+    resumed.load_state_dict(step.state_dict())
+    assert not warned(lambda: [resumed(x, y) for _ in range(9)])
+
+
+def test_training_mode_without_gradients_is_warned_of_once() -> None:
+    loss_fn, everything = OrderedLoss(CE, q=0.5), OrderedLoss(CE, q=1.0)
+
+    def validate(function: OrderedLoss) -> None:
+        with torch.no_grad():
+            epoch(function, 8, 8)
+
+    (found,) = warned(lambda: validate(loss_fn))
+    assert str(found.message).startswith(
+        "OrderedLoss: the mode must be eval for the plain mean; got training mode without gradients, and so the mean "
+        "of the largest losses. Call loss_fn.eval() for validation, and loss_fn.train() after it."
+    )
+    assert found.filename == __file__
+    assert not warned(lambda: validate(loss_fn))
+    assert not warned(lambda: validate(everything))
+    assert not warned(lambda: evaluate(OrderedLoss(CE, q=0.5)))

@@ -111,7 +111,7 @@ def test_accuracy_is_counted_over_what_is_valid() -> None:
 
 
 def test_a_rule_keeps_its_share_of_what_is_valid() -> None:
-    loss_fn = OrderedLoss(lambda losses: losses, q=AccuracyRule(), unit="token")
+    loss_fn = OrderedLoss(lambda losses: losses, q=AccuracyRule(), unit="token", accuracy="given")
     losses = torch.rand(8, 16, requires_grad=True)
     loss_fn(losses)
     loss_fn.end_epoch(accuracy=0.92)  # a quarter
@@ -308,14 +308,12 @@ def sequences(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_answers_are_counted_only_where_there_is_one_for_each_loss() -> None:
     outputs, y = torch.randn(16, 5, 20, requires_grad=True), torch.randint(0, 5, (16, 20))
     loss_fn = OrderedLoss(sequences, q=AccuracyRule())
-    loss_fn(outputs, y, mask=torch.ones(16))
-    with pytest.raises(ArgumentError, match="accuracy must be given"):
-        loss_fn.end_epoch()
+    with pytest.raises(ArgumentError, match="OrderedLoss: the rule must find right answers to count in the first b"):
+        loss_fn(outputs, y, mask=torch.ones(16))
     model = nn.Conv1d(4, 5, 1)
     step = OrderedStep(model, sequences, torch.optim.SGD(model.parameters(), lr=0.1), q=AccuracyRule())
-    step(torch.randn(16, 4, 20), y)
-    with pytest.raises(ArgumentError, match="accuracy must be given"):
-        step.end_epoch()
+    with pytest.raises(ArgumentError, match="OrderedStep: the rule must find right answers to count in the first b"):
+        step(torch.randn(16, 4, 20), y)
 
 
 def test_accuracy_of_groups_is_that_of_their_elements() -> None:

@@ -30,6 +30,7 @@ class AdaptiveQ:
         self.epoch = 0
         self._last: Observed | None = None
         self._accuracies: list[float] = []  # of every epoch that ended
+        self._counts = False  # whether answers have been counted in some batch
         self._forget_epoch()
 
     def _forget_epoch(self) -> None:
@@ -81,10 +82,13 @@ class AdaptiveQ:
         rule = shown_setting(self.rule)
         return rule if self.q is None else f"{self.q} of {self.s} by {rule} in epoch {self.epoch + 1}"
 
-    @property
-    def has_counted(self) -> bool:
-        """Whether right answers could be counted in this epoch."""
-        return self._correct is not None
+    def expect_answers(self, found: bool, remedy: str) -> None:
+        """Raise in the first batch if the rule lives on right answers and none can be counted."""
+        self._counts = self._counts or found
+        if self.counts_answers and not self._counts:
+            got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {self.rule}"
+            rule = "find right answers to count in the first batch"
+            raise ArgumentError(message(self.where, "the rule", rule, got, remedy))
 
     def level(self, s: int, *, share: bool) -> float:
         """The q for a batch of which only some may be valid: what was given, or the rule's as a count or a share."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,13 @@ from ordered_sgd.criterion import (
     refuse_reduced,
     weighted_losses,
 )
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.keywords import names_unknown
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.ranks import check_group, join, mean_over_ranks
 from ordered_sgd.rules import Rule, resolve_q
 from ordered_sgd.selection import mean_of_rows, select_rows
-from ordered_sgd.traps import warn_of_weights
+from ordered_sgd.traps import warn_of_no_grad, warn_of_weights
 from ordered_sgd.units import (
     Unit,
     Within,
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 # Numbers in the outputs from which, at a quarter of the samples or fewer, it pays to run the criterion with a graph for
 # the kept samples only (measured on the CPU: .6 to .9 of the criterion's time; at half of the samples none is saved).
 SCORED_FROM = 2**18
+
+
+Accuracy = Literal["counted", "given"]
+WITHOUT_ANSWERS = 'Pass accuracy="given" and call end_epoch(accuracy=...), or use LossMassRule, which needs none.'
 
 
 class OrderedLoss(nn.Module):
@@ -75,6 +79,10 @@ class OrderedLoss(nn.Module):
         Share of the plain mean in the loss: (1 - mix) times the ordered mean plus mix times the plain one.
     cap : float or None, default=None
         In training, a loss above the cap counts as the cap and has no gradient.
+    accuracy : str, default="counted"
+        Where the accuracy comes from that moves q by a rule: ``"counted"`` from outputs (s, C) with integer targets, or
+        ``"given"`` by you in ``end_epoch(accuracy=...)``. With a rule that needs one, a first batch without anything to
+        count is refused unless it is given.
     group : ProcessGroup or None, default=None
         Keep the q largest of all ranks of this process group instead of each rank's own; see
         `ordered_sgd.ordered_mean`. In training mode every rank must call the loss equally often (with an empty
@@ -94,6 +102,8 @@ class OrderedLoss(nn.Module):
     1.0986
     """
 
+    _without_answers = WITHOUT_ANSWERS
+
     @names_unknown
     def __init__(
         self,
@@ -108,6 +118,7 @@ class OrderedLoss(nn.Module):
         trim_epochs: int = 5,
         mix: float = 0.0,
         cap: float | None = None,
+        accuracy: Accuracy = "counted",
         group: "ProcessGroup | None" = None,
         _where: str = "OrderedLoss",  # whose arguments error messages speak of
     ) -> None:
@@ -116,6 +127,7 @@ class OrderedLoss(nn.Module):
         check_criterion(criterion, selection, _where)
         check_unit(unit, within, group, _where)
         check_mixture(trim, mix, cap, _where, trim_epochs)
+        check_choice(_where, "accuracy", accuracy, ("counted", "given"))
         self._policy = Policy(
             q,
             selection=selection,
@@ -131,7 +143,9 @@ class OrderedLoss(nn.Module):
         self.mix = mix
         self.cap = cap
         self.group = None if group is None else check_group(group, _where)
+        self.counting = accuracy == "counted"
         self._ignored = ignore_index(criterion)
+        self._warned = False  # of training mode without gradients
 
     def forward(
         self,
@@ -157,6 +171,7 @@ class OrderedLoss(nn.Module):
             valid = given if valid is None else valid & given
         values, units = self._units(losses, valid, ids)
         if not self.training:
+            policy.evaluated()
             return mean_of_units(values, units, 1.0, where=self._where)
         correct = counted = None
         if policy.adaptive.counts_answers:
@@ -186,6 +201,10 @@ class OrderedLoss(nn.Module):
         `again` gives the mean loss of rows with its graph, where the values have none.
         """
         policy = self._policy
+        if not torch.is_grad_enabled():
+            self._evaluated_in_training()
+        elif self.group is None and self.counting:
+            policy.adaptive.expect_answers(correct is not None, self._without_answers)
         if self.group is not None:
             return self._over_ranks(values.flatten() if units is None else values[units], correct, masked=masked)
         s = values.shape[1:].numel() if self.within == "sample" else values.numel()
@@ -249,12 +268,21 @@ class OrderedLoss(nn.Module):
         self._saw(joined.losses)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
+            if self.counting:
+                policy.adaptive.expect_answers(joined.correct is not None, self._without_answers)
             policy.see(s)
             policy.observe(joined.losses, joined.correct)
         share = self.unit != "sample" and s > 0
         q = resolve_q(policy.adaptive.level(s, share=True), s, self._where) if share else None
         rows = policy.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
         return mean_over_ranks(losses, rows, joined, trim=policy.trim_now, mix=self.mix)
+
+    def _evaluated_in_training(self) -> None:
+        """A batch came without gradients, though not in eval mode."""
+        self._policy.evaluated()
+        if not (self._warned or self._policy.adaptive.fixed == 1.0 or torch.compiler.is_compiling()):
+            self._warned = True
+            warn_of_no_grad(self._where)
 
     def _saw(self, losses: Tensor) -> None:
         """The valid losses of all ranks, for those who keep a record."""

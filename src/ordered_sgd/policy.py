@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ordered_sgd.adaptive import AdaptiveQ
 from ordered_sgd.errors import check_choice, check_state
-from ordered_sgd.rules import Rule, warn_of_one
+from ordered_sgd.rules import FixedQ, Rule, warn_of_one
 from ordered_sgd.selection import random_rows, top_rows
-from ordered_sgd.shared_settings import Settings
-from ordered_sgd.traps import warn_of_small_q
+from ordered_sgd.shared_settings import Settings, shown_setting
+from ordered_sgd.traps import ForgottenEpochs, warn_of_small_q
 from ordered_sgd.units import plain_trim, trimmed
 
 Selection = Literal["top", "random"]
@@ -50,6 +50,14 @@ class Policy:
         self.where = where
         self._of_samples = of_samples
         self._warned = False  # of a doubtful q
+        self._epochs = self._watched_epochs()
+
+    def _watched_epochs(self) -> ForgottenEpochs | None:
+        """What notices that `end_epoch` is never called; None where nothing moves by epoch."""
+        rule = self.adaptive.rule
+        if rule is not None and not isinstance(rule, FixedQ):
+            return ForgottenEpochs(self.where, f"{shown_setting(rule)} to move q")
+        return ForgottenEpochs(self.where, "trim to grow") if self.trim and self.trim_epochs else None
 
     @property
     def moves(self) -> bool:
@@ -88,7 +96,14 @@ class Policy:
         larger = s > self.adaptive.s and self.adaptive.epoch == 0
         if larger and not self._warned:
             self._warned = self._warn_of_q(s)
+        if self._epochs is not None and not torch.compiler.is_compiling():  # a counter would compile in every step
+            self._epochs.saw(s)
         self.adaptive.see(s)
+
+    def evaluated(self) -> None:
+        """A batch was evaluated: a sign that epochs pass."""
+        if self._epochs is not None and not torch.compiler.is_compiling():
+            self._epochs.evaluated()
 
     def observe(
         self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
@@ -136,6 +151,8 @@ class Policy:
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch; see `OrderedLoss.end_epoch`."""
+        if self._epochs is not None:
+            self._epochs.end()
         return self.adaptive.end_epoch(accuracy)
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,4 +164,6 @@ class Policy:
         remedy = f"Pass what state_dict of an {self.where} returned."
         check_state(f"{self.where}.load_state_dict", "the state of q", state, _STATE, remedy)
         self.adaptive.load_state_dict(state)
+        if self._epochs is not None and self.epoch:
+            self._epochs.end()
         self.generator.set_state(state["generator"].cpu())

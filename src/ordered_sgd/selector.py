@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, KeptRanks, Scored, count_right
+from ordered_sgd.loss import WITHOUT_ANSWERS
 from ordered_sgd.nonfinite import Verdict, inspect_losses
 from ordered_sgd.policy import Policy
 from ordered_sgd.ranks import Joined, agree_on, join
@@ -51,10 +52,14 @@ class Selector:
         One with BatchNorm is warned of when one or two samples are kept.
     scaler
         Of float16 training.
+    counting
+        Whether a rule that needs an accuracy lives on the right answers in the batches.
     """
 
-    def __init__(self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None) -> None:
-        self.policy, self.scaler = policy, scaler
+    def __init__(
+        self, policy: Policy, model: nn.Module, scaler: torch.amp.GradScaler | None, *, counting: bool = True
+    ) -> None:
+        self.policy, self.scaler, self._counting = policy, scaler, counting
         self._model, self._couples = model, has_batchnorm(model)
 
     def begin(self) -> None:
@@ -88,6 +93,7 @@ class Selector:
         verdict = inspect_losses(losses, step, at_once=at_once, scored=positions, s=s)
         if at_once and verdict.error() is not None:
             return Choice(None, verdict)
+        self._expect_answers(scored.right is not None)
         self.policy.see(s)
         rows = self.policy.choose(losses, s=s)
         few = rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]
@@ -95,6 +101,11 @@ class Selector:
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
         return Choice(Kept(rows, self._divisor(rows.shape[0]), self.scaler), verdict)
+
+    def _expect_answers(self, found: bool) -> None:
+        """Refuse a rule that would get no accuracy."""
+        if self._counting:
+            self.policy.adaptive.expect_answers(found, WITHOUT_ANSWERS)
 
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did; the rule is told of a batch that was not skipped."""
@@ -123,7 +134,7 @@ class RanksSelector(Selector):
 
     Parameters
     ----------
-    policy, model, scaler
+    policy, model, scaler, counting
         As of `Selector`.
     group
         The ranks.
@@ -138,8 +149,10 @@ class RanksSelector(Selector):
         scaler: torch.amp.GradScaler | None,
         group: "ProcessGroup",
         settings: Settings,
+        *,
+        counting: bool = True,
     ) -> None:
-        super().__init__(policy, model, scaler)
+        super().__init__(policy, model, scaler, counting=counting)
         self.group = group
         self._others, self._met = settings, False
 
@@ -176,6 +189,7 @@ class RanksSelector(Selector):
         verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
         if verdict.error() is not None:
             return Choice(None, verdict, joined)
+        self._expect_answers(joined.correct is not None)
         self.policy.see(joined.losses.shape[0])
         rows = self.policy.choose(joined.losses)
         return Choice(Kept(joined.mine(rows), self._divisor(rows.shape[0]), self.scaler), verdict, joined, rows)

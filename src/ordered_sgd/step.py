@@ -11,9 +11,9 @@ from ordered_sgd.engines import Strategy, as_strategy
 from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
 from ordered_sgd.engines.parallel import parallel
 from ordered_sgd.engines.phases import Engine, Parts, Recall, Scored
-from ordered_sgd.errors import ArgumentError, check_state, message
+from ordered_sgd.errors import ArgumentError, check_choice, check_state, message
 from ordered_sgd.keywords import names_unknown
-from ordered_sgd.loss import check_criterion
+from ordered_sgd.loss import Accuracy, check_criterion
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.record import StepRecord
 from ordered_sgd.rewind import Buffers
@@ -73,6 +73,8 @@ class OrderedStep:
     cap : float or None, default=None
         A loss above the cap counts as the cap and has no gradient; the record holds the capped losses. (The `mix` of
         `OrderedLoss` needs the gradient of the whole batch, so a step would have nothing to save.)
+    accuracy : str, default="counted"
+        As of `OrderedLoss`: ``"given"`` if you call ``end_epoch(accuracy=...)``.
     group : ProcessGroup or None, default=None
         Keep the q largest of all ranks of this process group; the model is in DistributedDataParallel or sharded by
         `fully_shard`, and its averaged gradient is then that of one process on the joined batch. Every rank must step
@@ -108,6 +110,7 @@ class OrderedStep:
         trim: float = 0,
         trim_epochs: int = 5,
         cap: float | None = None,
+        accuracy: Accuracy = "counted",
         group: "ProcessGroup | None" = None,
     ) -> None:
         if group is None and nonfinite == "skip" and isinstance(model, nn.parallel.DistributedDataParallel):
@@ -115,6 +118,7 @@ class OrderedStep:
             must = "be 'raise' for a model in DistributedDataParallel without a group"
             raise ArgumentError(message("OrderedStep", "nonfinite", must, "'skip'", remedy))
         check_mixture(trim, 0.0, cap, "OrderedStep", trim_epochs)
+        check_choice("OrderedStep", "accuracy", accuracy, ("counted", "given"))
         check_criterion(criterion, selection, "OrderedStep")
         self.policy = Policy(
             q, selection=selection, generator=generator, trim=trim, trim_epochs=trim_epochs, where="OrderedStep"
@@ -129,11 +133,11 @@ class OrderedStep:
         parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
         strategy = as_strategy(engine, "OrderedStep")
         self.engine = strategy.build(parts)
-        self.selector = Selector(self.policy, inner, scaler)
+        self.selector = Selector(self.policy, inner, scaler, counting=accuracy == "counted")
         if group is not None:
             others: dict[str, object] = {"engine": strategy, "cap": cap, "nonfinite": nonfinite}
             others |= {"max_grad_norm": max_grad_norm, "scaler": scaler}
-            self.selector = RanksSelector(self.policy, inner, scaler, group, others)
+            self.selector = RanksSelector(self.policy, inner, scaler, group, others, counting=accuracy == "counted")
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
         self._micro = MicroBatches(score, self._parallel, buffers)
         self._ran: Engine | MicroBatches = self.engine

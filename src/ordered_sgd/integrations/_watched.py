@@ -72,7 +72,8 @@ class WatchedLoss(OrderedLoss):
     mean_loss: Tensor | None = None
     samples: int = 0
     kept_q: int | None = None
-    counting: bool = True
+    counting: bool
+    _without_answers = "Use LossMassRule, which needs none, or a fixed q."
     _found: list[UnitLosses] | None = None  # where losses go that are not reduced
 
     @property
@@ -129,12 +130,6 @@ class WatchedLoss(OrderedLoss):
         loss = super()._reduced(values, units, correct, counted, **options)
         if not torch.is_grad_enabled():
             return loss
-        adaptive = self.policy.adaptive
-        if self.counting and adaptive.counts_answers and self.ordered_loss is None and not adaptive.has_counted:
-            rule = "find right answers to count in the first batch"
-            got = f"no outputs (s, C) with integer targets (s,), or fewer than two classes, for {adaptive.rule}"
-            remedy = "Use LossMassRule, which needs none, or a fixed q."
-            raise ArgumentError(message(self._where, "the rule", rule, got, remedy))
         self.ordered_loss, self.kept_q = loss.detach(), self.q
         return loss
 

@@ -36,6 +36,7 @@ class TorchEpochs:
             generator=torch.Generator().manual_seed(spec.seed),
             trim=spec.trim,
             trim_epochs=spec.trim_epochs,
+            accuracy="given",
             engine=replace(strategy, **options),
         )
         self.baseline = baseline_for(spec, len(setting.train_set), self.ordered)
