@@ -112,7 +112,7 @@ class Loading:
         if self.own:
             self.policy.see(drawn.s)
             if self.policy.adaptive.rule is not None:
-                self.policy.adaptive.observe(drawn.losses(losses), None if right is None else drawn.correct(right))
+                self.policy.observe(drawn.losses(losses), None if right is None else drawn.correct(right))
 
     def _audit(self, drawn: DrawnBatch, losses: Tensor) -> None:
         """What a batch that was loaded whole tells of what would have been missed."""

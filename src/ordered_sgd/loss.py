@@ -184,7 +184,7 @@ class OrderedLoss(nn.Module):
     def _answers(self, args: tuple[Any, ...], losses: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """How many answers of a batch are right, if that can be counted, and how many there are."""
         counted = torch.full((), losses.numel(), device=losses.device) if valid is None else valid.sum()
-        return count_correct(*args, like=losses, valid=valid), counted
+        return count_correct(self.criterion, *args, like=losses, valid=valid), counted
 
     def _reduced(
         self,
