@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ordered_sgd.engines.audits import audits_of, stretch_of
 from ordered_sgd.engines.phases import KeptRanks
-from ordered_sgd.engines.recall import FEWEST
-from ordered_sgd.engines.remembered import Part, stretch_of
+from ordered_sgd.engines.remembered import Part
 from ordered_sgd.selection import widen
 from ordered_sgd.shuffled import hashed, shuffled
 
@@ -53,7 +53,7 @@ class Cut:
     @property
     def audits(self) -> int:
         """How many audits the recall of an epoch rests on: those of one epoch, or a few more of a short one."""
-        return max(FEWEST, self.batches // stretch_of(self.batches))
+        return audits_of(self.batches)
 
     def together(self, number: int) -> int:
         """How many samples all ranks draw for their batches of this number.

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, select_top_q
 from ordered_sgd.diagnostics.tracker import SelectionTracker
 from ordered_sgd.engines import Auto, Memory, Strategy, apart, as_strategy
-from ordered_sgd.engines import memory as memory_module
+from ordered_sgd.engines.audits import Audits
 from ordered_sgd.engines.memory import LARGEST
+from ordered_sgd.engines.recall import Candidates
 from ordered_sgd.engines.remembered import PROBES, memory_bytes
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError, TrapWarning
 from ordered_sgd.lab.models import build
@@ -52,9 +53,9 @@ def train(step: OrderedStep, batches: Any, *, index: bool = True) -> list[StepRe
     return [step(x[i], y[i], **({"index": i} if index else {})) for i in batches]
 
 
-def partly(monkeypatch: pytest.MonkeyPatch, audited: float) -> None:
-    """Another probability of scoring a batch whole."""
-    monkeypatch.setattr(memory_module, "AUDITED", audited)
+def without_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score no batch whole to measure what is missed."""
+    monkeypatch.setattr(Audits, "due", lambda audits: False)
 
 
 @pytest.mark.parametrize("options", [{}, {"trim": 2, "trim_epochs": 0}, {"cap": 1.0}, {"q": "accuracy"}])
@@ -87,7 +88,7 @@ def test_with_all_samples_as_candidates_it_is_the_exact_engine_bit_for_bit(
 def test_the_first_epoch_scores_everything_and_later_ones_the_largest_remembered_and_four_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     step = make(network(), Memory(candidates=10))
     assert all(record.scored is None for record in train(step, order(1)))
     i = torch.arange(S)
@@ -106,7 +107,7 @@ def test_the_first_epoch_scores_everything_and_later_ones_the_largest_remembered
 def test_only_what_was_scored_is_remembered_anew_and_a_new_sample_is_always_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     x, y = data()
     step = make(network(), Memory(candidates=8))
     train(step, order(1))
@@ -142,7 +143,7 @@ def test_the_gradient_is_that_of_the_chosen_samples() -> None:
 
 
 def test_mean_loss_and_right_answers_are_estimated_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     x, y = data()
     model = network()
     step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=Q, engine=Memory(candidates=6))
@@ -166,39 +167,86 @@ def test_mean_loss_and_right_answers_are_estimated_without_bias(monkeypatch: pyt
         assert abs(np.mean(values) - true) < 4 * error  # by chance once in 16,000 draws, and the draws are fixed
 
 
-def test_the_recall_that_is_reported_is_that_of_scoring_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audits at random moments against the truth at every step, over seeds."""
-    partly(monkeypatch, 1 / 4)
+def audits_and_truth(step: OrderedStep, batches: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], ...]:
+    """The recall that each audit of a training found, and that of every other step that left samples out."""
     x, y = data()
+    audits: list[float] = []
+    take_note = Candidates.audit
+
+    def audit(candidates: Candidates, found: int, q: int) -> None:
+        audits.append(found / q)
+        take_note(candidates, found, q)
+
+    monkeypatch.setattr(Candidates, "audit", audit)
+    truth = []
+    for i in batches:
+        state = torch.get_rng_state()
+        with torch.no_grad():
+            losses = CE(step.model(x[i]), y[i])
+        torch.set_rng_state(state)
+        record = step(x[i], y[i], index=i)
+        if record.scored is not None:
+            # dropout masks of a part are others, so that found means: among the scored
+            truth.append(float(torch.isin(select_top_q(losses, Q), record.scored).float().mean()))
+    return audits, truth
+
+
+@pytest.mark.parametrize("adapting", [False, True])
+def test_the_recall_that_is_reported_is_that_of_scoring_everything(adapting: bool) -> None:
+    """Audits at random moments against the truth at every other step, over seeds."""
     differences = []
     for seed in range(12):
         torch.manual_seed(seed)
-        model = network(0.3)
-        step = make(model, Memory(candidates=6), generator=torch.Generator().manual_seed(seed))
-        truth, reported = [], []
-        for i in order(8, seed):
-            state = torch.get_rng_state()
-            audits = step.recall.audits if step.recall is not None else 0
-            with torch.no_grad():
-                losses = CE(model(x[i]), y[i])
-            torch.set_rng_state(state)
-            record = step(x[i], y[i], index=i)
-            if record.scored is not None:
-                # dropout masks of a part are others, so that found means: among the scored
-                truth.append(float(torch.isin(select_top_q(losses, Q), record.scored).float().mean()))
-            elif step.recall is not None and step.recall.audits > audits and step.recall.audits < 32:
-                reported.append(step.engine._candidates._found[-1][0] / Q)  # type: ignore[union-attr]
-        differences.append(np.mean(reported) - np.mean(truth))
+        strategy = Memory(recall=0.8) if adapting else Memory(candidates=6)
+        step = make(network(0.3), strategy, generator=torch.Generator().manual_seed(seed))
+        with pytest.MonkeyPatch.context() as patched:
+            audits, truth = audits_and_truth(step, order(10, seed), patched)
+        assert step.recall is not None
+        assert step.recall.mean == pytest.approx(np.mean(audits[-8:]))
+        differences.append(np.mean(audits) - np.mean(truth))
     error = np.std(differences, ddof=1) / np.sqrt(len(differences))
-    assert 0.01 < error < 0.05
+    assert error < 0.03
     assert abs(np.mean(differences)) < 3 * error
+
+
+def test_a_short_epoch_has_an_audit_every_few_steps_and_the_interval_rests_on_the_last_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = make(network(), Memory(candidates=6))
+    audits, truth = audits_and_truth(step, order(9), monkeypatch)
+    assert len(audits) == 20  # one in four of the steps after the first epoch
+    assert len(truth) == 60
+    assert step.recall is not None
+    assert step.recall.audits == 8
+
+
+def test_audits_get_rarer_as_the_data_set_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing tells the engine how long an epoch is: it counts the samples that it has seen."""
+    step = make(network(), Memory(candidates=6))
+    x, y = data()
+    lengths = []
+    begin = Audits.begin
+
+    def noted(audits: Audits, stretch: int, generator: torch.Generator) -> None:
+        lengths.append(stretch)
+        begin(audits, stretch, generator)
+
+    monkeypatch.setattr(Audits, "begin", noted)
+    for n in (N, 10 * N, N):  # grows, and shrinks again
+        for _ in range(2):
+            for index in torch.randperm(n, generator=torch.Generator().manual_seed(0)).split(S):
+                record = step(x[index % N], y[index % N], index=index)
+                assert record.count == S
+    assert lengths[0] == 4
+    assert lengths[-1] == 10  # of the hundred steps of an epoch
+    assert sorted(lengths) == lengths
 
 
 def test_the_number_of_candidates_adapts_and_the_recall_is_in_every_record() -> None:
     step = make(network(), Memory(recall=0.8))
     records = train(step, order(24))
     part = [record for record in records if record.scored is not None]
-    assert len(part) > 0.7 * len(records)
+    assert len(part) > 0.6 * len(records)  # in a short epoch one step in four is audited
     assert step.recall is not None
     assert step.recall.low <= step.recall.mean <= step.recall.high
     assert part[-1].recall == step.recall.mean > 0.75
@@ -288,7 +336,7 @@ WRONG = [
     ("names", "index must be integers, shape (s,); got str"),
     (torch.arange(S) - 1, f"index must be at least 0 and below {LARGEST}; got -1 to {S - 2}"),
     (torch.arange(S) + LARGEST, f"index must be at least 0 and below {LARGEST}"),
-    (torch.arange(S) // 2 + 3, "index must hold every sample once; got 3 twice. Draw a batch without replacement."),
+    (torch.arange(S) // 2 + 3, "index must hold every sample once; got 3 twice. Draw a batch without replacement;"),
 ]
 
 
@@ -377,7 +425,7 @@ def test_scored_batchnorm_is_a_step_on_the_smaller_batch_bit_for_bit(options: di
 def test_scored_batchnorm_warns_of_nothing_and_large_models_run_densely_on_what_is_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.LazyLinear(4)
@@ -454,7 +502,7 @@ def test_indices_that_now_mean_other_samples_break_nothing() -> None:
 
 
 def test_the_tracker_takes_no_remembered_loss_for_a_computed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     step, tracker = make(network(), Memory(candidates=6)), SelectionTracker(N)
     train(step, order(1))
     i = torch.arange(S)
@@ -487,7 +535,7 @@ def test_the_state_takes_four_bytes_a_sample_and_the_memory_an_eighth_more() -> 
 
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_a_large_model_runs_rows_on_the_candidates(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    partly(monkeypatch, 0.0)
+    without_audits(monkeypatch)
     torch._dynamo.reset()
     found = {}
     engines = {"auto": Auto(), "memory": Memory(candidates=1.0), "few": Memory(candidates=4)}

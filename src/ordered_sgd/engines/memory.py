@@ -3,8 +3,8 @@
 The hardest samples of a batch are mostly those that were hard the last time. The loss of each sample is remembered, as
 a running mean that forgets fast; of a batch only the largest remembered ones are scored, and `PROBES` random others.
 The q largest of these are kept, and an exact engine computes their gradient. What is missed is measured: at random
-moments, which do not depend on the data, a batch is scored whole and used whole, and the share of its q largest that
-would have been found is the recall. `Candidates` adapts their number to it.
+moments, which do not depend on the data (`Audits`), a batch is scored whole and used whole, and the share of its q
+largest that would have been found is the recall. `Candidates` adapts their number to it.
 """
 
 import logging
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.engines.apart import Apart
+from ordered_sgd.engines.audits import Audits, audits_of, stretch_of
 from ordered_sgd.engines.auto import Auto, AutoEngine
 from ordered_sgd.engines.phases import (
     Ahead,
@@ -38,7 +39,6 @@ from ordered_sgd.rules import resolve_q
 
 log = logging.getLogger("ordered_sgd")
 
-AUDITED = 1 / 32  # probability that a batch is scored whole to measure the recall
 MOST = 0.75  # of the batch: where more must be scored, all are
 LARGEST = 2**31  # indices are below: a hash in the place of a position would ask for terabytes
 
@@ -90,12 +90,14 @@ class MemoryEngine:
         remedy = 'Use engine="dense" to silence this, or Memory(batchnorm="scored") for BatchNorm.'
         self._apart = Apart(parts, "engine memory", remedy, subset=options.batchnorm is not None)
         self._generator = parts.generator or torch.Generator().manual_seed(0)
-        self._candidates = Candidates(options.recall)
+        self._candidates, self._audits = Candidates(options.recall), Audits()
         self.remembered = RememberedLosses()
 
     def checked_index(self, index: Any, y: Any) -> Tensor:
         """The numbers of the batch's samples, or one clear error."""
-        return check_index(index, y, device_of(self.model))
+        numbers, largest = check_index(index, y, device_of(self.model))
+        self.remembered.reserve(largest + 1, numbers.device)
+        return numbers
 
     def forward(self, batch: Any, ahead: Ahead) -> Scored:
         """The losses of one batch, or of its candidates alone."""
@@ -103,10 +105,18 @@ class MemoryEngine:
         assert ahead.ranks is not None
         remembered, s = self.remembered.of(ahead.index), ahead.index.shape[0]
         part = None if ahead.keeps_all else self._part(batch, remembered, ahead.ranks)
-        if part is not None and float(torch.rand((), generator=self._generator)) >= AUDITED:
+        if part is not None and not self._audited(s):
             inner = self.inner.forward(take(batch, part.scored, s), Ahead(keeps_all=False))
             return CandidatesScored(inner, self, part, remembered, ahead.index)
         return AuditScored(self.inner.forward(batch, ahead), self, part, remembered, ahead.index, ahead.ranks)
+
+    def _audited(self, s: int) -> bool:
+        """Whether a batch of s of which some could be left out is scored whole, to measure what would be missed."""
+        if self._audits.left == 0:
+            steps = -(-self.remembered.seen // max(s, self._candidates.s))  # of an epoch of all that was seen so far
+            self._candidates.rest_on(audits_of(steps))
+            self._audits.begin(stretch_of(steps), self._generator)
+        return self._audits.due()
 
     @property
     def recall(self) -> Recall | None:
@@ -156,12 +166,14 @@ class MemoryEngine:
     def state_dict(self) -> dict[str, Any]:
         """What is remembered, how many candidates there are, and which exact engine runs."""
         candidates = self._candidates.state_dict()
-        return {**self.remembered.state_dict(), "candidates": candidates, **self.inner.state_dict()}
+        audits = self._audits.state_dict()
+        return {**self.remembered.state_dict(), "candidates": candidates, "audits": audits, **self.inner.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.remembered.load_state_dict(state)
         self._candidates.load_state_dict(state["candidates"])
+        self._audits.load_state_dict(state["audits"])
         self.inner.load_state_dict(state)
 
 
@@ -234,8 +246,8 @@ def _refuse(parts: Parts) -> None:
         raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
 
 
-def check_index(index: Any, y: Any, device: torch.device) -> Tensor:
-    """The numbers of a batch's samples, int64 on the device, or one clear error."""
+def check_index(index: Any, y: Any, device: torch.device) -> tuple[Tensor, int]:
+    """The numbers of a batch's samples, int64 on the device, and the largest of them, or one clear error."""
     if y is None:
         rule, remedy = "be one batch for engine 'memory'", 'Use engine="auto" for micro-batches.'
         raise ArgumentError(message("OrderedStep", "the batch", rule, "a list of micro-batches", remedy))
@@ -256,12 +268,14 @@ def check_index(index: Any, y: Any, device: torch.device) -> Tensor:
         raise error(f"have shape ({'s' if s is None else s},), one number per sample", f"shape {tuple(numbers.shape)}")
     numbers = numbers.to(torch.int64)
     ordered = numbers.sort().values
-    if int(ordered[0]) < 0 or int(ordered[-1]) >= LARGEST:
-        raise error(f"be at least 0 and below {LARGEST}", f"{int(ordered[0])} to {int(ordered[-1])}")
-    again = ordered[1:][ordered[1:] == ordered[:-1]]
-    if again.shape[0]:
-        raise error("hold every sample once", f"{int(again[0])} twice", "Draw a batch without replacement.")
-    return numbers.to(device)
+    again = ordered[1:] == ordered[:-1]
+    smallest, largest, repeated = torch.stack([ordered[0], ordered[-1], again.sum()]).tolist()  # one read
+    if smallest < 0 or largest >= LARGEST:
+        raise error(f"be at least 0 and below {LARGEST}", f"{smallest} to {largest}")
+    if repeated:
+        remedy = "Draw a batch without replacement; number several data sets consecutively, as ConcatDataset does."
+        raise error("hold every sample once", f"{int(ordered[1:][again][0])} twice", remedy)
+    return numbers.to(device), largest
 
 
 def _check_options(recall: Any, candidates: Any) -> None:

@@ -29,7 +29,7 @@ class Candidates:
     target
         The recall to hold.
     audits
-        How many audits the reported recall rests on: the last so many.
+        How many audits the reported recall rests on: the last so many. `rest_on` changes the number.
     """
 
     def __init__(self, target: float, audits: int = WINDOW) -> None:
@@ -67,6 +67,11 @@ class Candidates:
         self._found.append((found, q))
         self.recall = interval(self._found)
 
+    def rest_on(self, audits: int) -> None:
+        """Let the reported recall rest on the last so many audits."""
+        if audits != self._found.maxlen:
+            self._found = deque(self._found, maxlen=audits)
+
     def _needed(self, kept: KeptRanks, *, deviations: float) -> int:
         """The fewest whose recall over the window, less so many standard errors, is the target; else all."""
         places = np.sort(np.concatenate([batch[kept.trim : kept.last] for batch in self._places]))
@@ -83,6 +88,7 @@ class Candidates:
             "s": self.s,
             "places": [torch.from_numpy(batch.copy()) for batch in self._places],
             "found": [list(pair) for pair in self._found],
+            "audits": self._found.maxlen,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -90,7 +96,7 @@ class Candidates:
         self.count, self.s = state["count"], state["s"]
         self._kept = None if state["kept"] is None else KeptRanks(*state["kept"])
         self._places = deque((batch.cpu().numpy().copy() for batch in state["places"]), maxlen=WINDOW)
-        self._found = deque(((found, q) for found, q in state["found"]), maxlen=self._found.maxlen)
+        self._found = deque(((found, q) for found, q in state["found"]), maxlen=state["audits"])
         self.recall = interval(self._found) if self._found else None
 
 

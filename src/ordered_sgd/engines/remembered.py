@@ -24,13 +24,13 @@ class RememberedLosses:
     Parameters
     ----------
     samples
-        How many there are, if known: room is then made for these alone.
+        How many there are so far: their numbers are below. `reserve` makes room for more.
     fresh
         Share of the newest loss in what is remembered.
 
     Examples
     --------
-    >>> remembered = RememberedLosses()
+    >>> remembered = RememberedLosses(3)
     >>> remembered.take(torch.tensor([0, 2]), torch.tensor([1.0, 4.0]))
     >>> remembered.of(torch.tensor([2, 1, 0]))
     tensor([4., inf, 1.])
@@ -41,10 +41,8 @@ class RememberedLosses:
 
     def __init__(self, samples: int = 0, fresh: float = FRESH) -> None:
         self.fresh = fresh
-        self.samples = samples  # numbers in use: the largest seen, plus one
-        self._losses = torch.full(
-            (samples,), torch.inf, dtype=torch.float32
-        )  # with room for more; infinite: never seen
+        self.samples = samples
+        self._losses = _never_seen(samples)  # with room for more
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +51,6 @@ class RememberedLosses:
 
     def of(self, index: Tensor) -> Tensor:
         """The remembered losses of samples, float32; infinite for one that was never seen."""
-        self._make_room(index)
         return self._losses.index_select(0, index)
 
     def take(self, index: Tensor, losses: Tensor) -> None:
@@ -62,6 +59,11 @@ class RememberedLosses:
         values = torch.where(before.isfinite(), (1 - self.fresh) * before + self.fresh * values, values)
         # a loss that is not finite tells nothing: as if the sample had not been seen
         self._losses.index_copy_(0, index, torch.where(values.isfinite(), values, torch.inf))
+
+    @property
+    def seen(self) -> int:
+        """How many samples have been seen."""
+        return int(self._losses.isfinite().sum())
 
     @property
     def mean(self) -> float:
@@ -76,15 +78,14 @@ class RememberedLosses:
             self._losses = torch.cat([kept, kept.new_full((samples - kept.shape[0],), torch.inf)])
         self.samples = samples
 
-    def _make_room(self, index: Tensor) -> None:
-        if index.shape[0]:
-            self.samples = max(self.samples, int(index.max()) + 1)
+    def reserve(self, samples: int, device: torch.device) -> None:
+        """Have room for at least so many samples, on a device; a few more, so that the next ones need no copy."""
+        self.samples = max(self.samples, samples)
         room = self._losses.shape[0]
-        if self.samples > room or self._losses.device != index.device:
-            size = max(self.samples, room + room // SPARE)
-            grown = torch.full((size,), torch.inf, dtype=torch.float32, device=index.device)
-            grown[:room] = self._losses
-            self._losses = grown
+        if self.samples > room:
+            more = _never_seen(max(self.samples, room + room // SPARE) - room).to(device)
+            self._losses = torch.cat([self._losses.to(device), more])
+        self._losses = self._losses.to(device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The remembered losses, without spare room."""
@@ -94,6 +95,10 @@ class RememberedLosses:
         """Take up where `state_dict` left off."""
         self._losses = state["losses"].clone()
         self.samples = self._losses.shape[0]
+
+
+def _never_seen(samples: int) -> Tensor:
+    return torch.full((samples,), torch.inf, dtype=torch.float32)
 
 
 def memory_bytes(samples: int) -> int:
@@ -150,15 +155,7 @@ def pick(remembered: Tensor, c: int, probes: int, generator: torch.Generator) ->
     candidates = top_rows(remembered, c)
     outside = torch.ones(s, dtype=torch.bool, device=remembered.device).index_fill_(0, candidates, False)
     drawn = random_rows(max(s - c, 0), probes, generator).to(outside.device)
-    others = outside.nonzero().squeeze(1).index_select(0, drawn)
+    every = outside.to(torch.uint8).sort(descending=True, stable=True).indices  # those outside come first
+    others = every.index_select(0, drawn)  # without `nonzero`, which waits for the device
     scored = torch.cat([candidates, others]).sort().values
     return Part(scored, outside.index_select(0, scored), outside)
-
-
-def stretch_of(steps: int) -> int:
-    """The length of a stretch, in which one step is audited, in an epoch of so many steps: the square root, at least 4.
-
-    >>> [stretch_of(steps) for steps in (0, 1, 16, 64, 938)]
-    [4, 4, 4, 8, 31]
-    """
-    return max(4, round(float(steps**0.5)))

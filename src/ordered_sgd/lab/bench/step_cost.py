@@ -8,7 +8,7 @@ the machine hits all alike. The two limits are added up from pieces of the same 
   minus a forward of q.
 
 They hold for engines that score every sample. The one with a memory scores 3q candidates and four probes here, of
-batches that it has seen; the median is of such a step, and leaves out the one in 32 that is scored whole.
+batches that it has seen; the median is of such a step, and leaves out the one in 31 that is scored whole.
 """
 
 import os

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 
 from ordered_sgd.agreement import largest_difference
 from ordered_sgd.engines import ENGINES, Memory
+from ordered_sgd.engines.memory import MemoryEngine
 from ordered_sgd.lab.bench.opponents import call, first_rows, selective_backprop_step, sgd_step, update
 from ordered_sgd.lab.bench.workloads import Batch, Workload
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
@@ -26,6 +27,7 @@ ROWS = (SGD, "dense", SELECTIVE, "rows", "twopass", "auto", MEMORY, BACKPROP)
 COMPILED_SGD, COMPILED = "compiled-sgd", "selective-compiled"
 ON_REQUEST = (COMPILED_SGD, COMPILED)  # inductor takes up to a minute for each model
 WHOLE = "whole"  # what ran in a selective step that left no sample out
+TRAINING_SET = 60_000  # samples that the engine with a memory takes an epoch to have
 CANDIDATES = 3  # times q: what the engine with a memory scores, beside its probes
 
 EXACT = (
@@ -132,7 +134,10 @@ class Subjects:
                     self.calls[MEMORY]()
 
     def _remember(self) -> None:
-        """A new step with a memory: the number of its candidates is fixed, and goes with q."""
+        """A new step with a memory: the number of its candidates is fixed, and goes with q.
+
+        It has seen a whole training set, and so it audits as rarely as in one.
+        """
         before = self.steps[MEMORY]
         self.steps[MEMORY] = OrderedStep(
             before.model,
@@ -142,6 +147,11 @@ class Subjects:
             engine=Memory(candidates=min(CANDIDATES * self.q, self.s)),
             max_grad_norm=self.workload.max_grad_norm,
         )
+        engine, here = self.steps[MEMORY].engine, _BATCHES * self.s
+        assert isinstance(engine, MemoryEngine)
+        engine.remembered.reserve(max(TRAINING_SET, here), torch.device(self.device))
+        others = torch.arange(here, engine.remembered.samples, device=self.device)
+        engine.remembered.take(others, torch.zeros(others.shape, device=self.device))
 
     def pieces(self) -> dict[str, Callable[[], object]]:
         """What the limits are added up from, at the present q, on a model of their own.
