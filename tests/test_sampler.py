@@ -207,6 +207,7 @@ def test_the_reported_recall_is_without_bias() -> None:
         true_recall(sampler, noisy(1.0), 8)  # every sample was seen
         true = true_recall(sampler, noisy(1.0), 8)  # ten batches, of which two or three are audited: eight audits
         assert sampler.recall is not None
+        assert sampler.recall.audits == 8
         differences.append(sampler.recall.mean - true)
     error = np.std(differences) / len(differences) ** 0.5
     assert abs(np.mean(differences)) < 4 * error

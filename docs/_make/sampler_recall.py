@@ -11,6 +11,7 @@ epoch rests on its audits alone.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ def measure(epochs: int, samples: int | None, checkpoint: Path | None) -> list[d
     sampler = OrderedBatchSampler(views, S, q=Q)
     loader = DataLoader(views, batch_sampler=sampler, num_workers=2, persistent_workers=True)
     lines: list[dict[str, float]] = []
-    parts = {"model": model, "optimizer": optimizer, "sampler": sampler}
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sampler": sampler}
     if checkpoint is not None and checkpoint.exists():
         saved = torch.load(checkpoint, weights_only=True)
         lines = saved.pop("lines")

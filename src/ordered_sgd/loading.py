@@ -62,9 +62,7 @@ class Loading:
     def resize(self, cut: Cut) -> None:
         """Make room for the samples of a rank; those that are no longer there are forgotten."""
         self.memory.resize(cut.slots)
-        fresh = Candidates(self.candidates.target, audits=cut.audits)
-        fresh.load_state_dict(self.candidates.state_dict())
-        self.candidates = fresh
+        self.candidates.rest_on(cut.audits)
 
     def whole(self, epoch: int) -> bool:
         """Whether an epoch is one of the last, in which whole batches are loaded and kept."""

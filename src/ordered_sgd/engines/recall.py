@@ -28,18 +28,16 @@ class Candidates:
     ----------
     target
         The recall to hold.
-    audits
-        How many audits the reported recall rests on: the last so many. `rest_on` changes the number.
     """
 
-    def __init__(self, target: float, audits: int = WINDOW) -> None:
+    def __init__(self, target: float) -> None:
         self.target = target
         self.count: int | None = None  # of a full batch; None until it is known
         self.recall: Recall | None = None  # over the last audits; None before the first
         self._kept: KeptRanks | None = None  # for which the count was found
         self.s = 0  # the largest batch that was learnt from
         self._places: deque[NDArray[np.int64]] = deque(maxlen=WINDOW)  # of the hardest, the second hardest, ...
-        self._found: deque[tuple[int, int]] = deque(maxlen=audits)
+        self._found: deque[tuple[int, int]] = deque(maxlen=WINDOW)  # see `rest_on`
 
     def of(self, s: int, kept: KeptRanks) -> int:
         """How many candidates of a batch of s there are now."""
@@ -69,8 +67,8 @@ class Candidates:
 
     def rest_on(self, audits: int) -> None:
         """Let the reported recall rest on the last so many audits."""
-        if audits != self._found.maxlen:
-            self._found = deque(self._found, maxlen=audits)
+        self._found = deque(self._found, maxlen=audits)
+        self.recall = interval(self._found) if self._found else None
 
     def _needed(self, kept: KeptRanks, *, deviations: float) -> int:
         """The fewest whose recall over the window, less so many standard errors, is the target; else all."""
