@@ -262,13 +262,35 @@ def _convolving() -> nn.Module:
     )
 
 
+def check_ignored_targets_train_as_on_the_cpu_with_every_engine() -> None:
+    for engine in ("dense", "rows", "twopass", "micro-batches"):
+        ends = []
+        for device in ("cpu", NAME):
+            model = new_model(device)
+            options = {"nonfinite": "skip"} if engine == "micro-batches" else {"engine": engine}
+            step = OrderedStep(model, CE, sgd(model, fused=True), q=0.5, **options)  # type: ignore[arg-type]
+            records = []
+            for number, (x, y, _) in enumerate(2 * batches()):
+                ignored = y.masked_fill(torch.arange(S) % 3 == 0, -100) if number != 4 else torch.full_like(y, -100)
+                x, ignored = x.to(device), ignored.to(device)
+                parts = [(x[:10], ignored[:10]), (x[10:], ignored[10:])]
+                records.append(step(parts) if engine == "micro-batches" else step(x, ignored))
+            found = [(r.q, r.count, r.rows.cpu().tolist(), r.mean_loss.nan_to_num(0).cpu()) for r in records]
+            ends.append((found, [w.cpu() for w in weights(model)]))
+        (here, w_here), (there, w_there) = ends
+        assert [one[:3] for one in here] == [one[:3] for one in there], engine
+        assert here[4][:2] == (0, 0)
+        for a, b in zip([one[3] for one in here] + w_here, [one[3] for one in there] + w_there, strict=True):
+            close(a, b)
+
+
 def check_buffers_of_batchnorm_cost_no_read() -> None:
     way = next(way for way in WAYS if way.name == FUSED)
     on_cpu, _, _ = train(way, "cpu", _normed)
     on_device, _, waits = train(way, NAME, _normed)
     for a, b in zip(on_device, on_cpu, strict=True):
         close(a, b)
-    assert [seen.counts for seen in waits] == [(0, 1)] * STEADY
+    assert [seen.counts for seen in waits] == [(0, 2)] * STEADY
 
 
 def check_every_engine_draws_the_same_dropout_on_the_device() -> None:
@@ -313,7 +335,7 @@ def check_convolutions_train_as_on_the_cpu_with_every_engine() -> None:
 
 
 def check_the_random_control_keeps_the_rows_of_the_cpu_and_reads_nothing() -> None:
-    way = Way("", 0, 1, "", step_of(engine="dense", selection="random"))
+    way = Way("", 0, 2, "", step_of(engine="dense", selection="random"))
     trains_as_on_the_cpu(way)()
 
 
@@ -324,7 +346,7 @@ def check_whole_batches_and_trimmed_or_capped_losses_train_as_on_the_cpu_and_rea
         step_of(engine="dense", trim=2, trim_epochs=0),
         step_of(engine="dense", cap=1.0),
     ):
-        trains_as_on_the_cpu(Way("", 0, 1, "", build))()
+        trains_as_on_the_cpu(Way("", 0, 2, "", build))()
 
 
 def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
@@ -339,7 +361,7 @@ def check_the_tracker_reads_nothing_until_the_epoch_ends() -> None:
             with watching() as waits:
                 for x, y, index in moved:
                     tracker.update(index, step(x, y))
-            assert waits.counts == (0, 0), waits
+            assert waits.counts == (0, BATCHES if device == NAME else 0), waits  # which targets are ignored ones
             tracker.end_epoch()
     here, there = trackers["cpu"], trackers[NAME]
     assert here.chosen.tolist() == there.chosen.tolist()
@@ -384,7 +406,7 @@ def check_a_record_waits_for_nothing_until_it_is_read() -> None:
 
 
 def check_auto_runs_rows_on_the_device_where_that_pays() -> None:
-    way = Way("", 1, 1, "", step_of(engine="auto"))
+    way = Way("", 1, 2, "", step_of(engine="auto"))
     with patch("ordered_sgd.engines.auto.ROWS_FROM", 1):
         _, found, _ = train(way, NAME)
         assert found[-1].engine == "rows"

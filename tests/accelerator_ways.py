@@ -40,7 +40,8 @@ class Way:
     queue
         Reads and blocking copies: the host waits until the device has done everything before.
     event
-        Waits for two numbers that were sent ahead, while the device works on.
+        Waits for what was sent ahead, while the device works on: which targets are the ignored one, and two numbers
+        that say whether the losses are finite.
     build
         Makes the step of a model.
     """
@@ -99,26 +100,26 @@ WAYS = [
     Way("`OrderedLoss`, fixed q", 0, 0, "", _loss(Q)),
     Way("`OrderedLoss`, `AccuracyRule`", 0, 0, "", _loss(AccuracyRule(), multiclass_hinge)),
     Way("`OrderedLoss`, `LossMassRule`", 0, 0, "", _loss(LossMassRule())),
-    Way(FUSED, 0, 1, "", step_of(engine="dense")),
-    Way("`dense`, fixed q, fused optimizer, clipped", 0, 1, "", step_of(engine="dense", max_grad_norm=1.0)),
-    Way('`dense`, fixed q, fused optimizer, `nonfinite="skip"`', 0, 0, "", step_of(engine="dense", nonfinite="skip")),
-    Way("`dense`, fixed q, any other optimizer", 0, 1, "", step_of(fused=False, engine="dense")),
-    Way("`dense`, `AccuracyRule`", 0, 1, "", step_of(AccuracyRule(), engine="dense")),
-    Way("`dense`, `LossMassRule`", 0, 1, "", step_of(LossMassRule(), engine="dense")),
-    Way("`dense`, `GradScaler`, fused optimizer", 0, 1, "", step_of(engine="dense", scaler=True)),
-    Way("`dense`, `GradScaler`, any other", 1, 1, _SCALER, step_of(fused=False, engine="dense", scaler=True)),
-    Way("`auto`, model too small for `rows`", 0, 1, "", step_of(engine="auto")),
-    Way("`twopass`", 1, 1, "whether both passes agree", step_of(engine="twopass")),
-    Way("`rows`", 1, 1, _GRADIENT, step_of(engine=Rows())),
+    Way(FUSED, 0, 2, "", step_of(engine="dense")),
+    Way("`dense`, fixed q, fused optimizer, clipped", 0, 2, "", step_of(engine="dense", max_grad_norm=1.0)),
+    Way('`dense`, fixed q, fused optimizer, `nonfinite="skip"`', 0, 1, "", step_of(engine="dense", nonfinite="skip")),
+    Way("`dense`, fixed q, any other optimizer", 0, 2, "", step_of(fused=False, engine="dense")),
+    Way("`dense`, `AccuracyRule`", 0, 2, "", step_of(AccuracyRule(), engine="dense")),
+    Way("`dense`, `LossMassRule`", 0, 2, "", step_of(LossMassRule(), engine="dense")),
+    Way("`dense`, `GradScaler`, fused optimizer", 0, 2, "", step_of(engine="dense", scaler=True)),
+    Way("`dense`, `GradScaler`, any other", 1, 2, _SCALER, step_of(fused=False, engine="dense", scaler=True)),
+    Way("`auto`, model too small for `rows`", 0, 2, "", step_of(engine="auto")),
+    Way("`twopass`", 1, 2, "whether both passes agree", step_of(engine="twopass")),
+    Way("`rows`", 1, 2, _GRADIENT, step_of(engine=Rows())),
     Way("`selective_backward` in a loop", 1, 0, _GRADIENT, _selective),
     Way(
         "two micro-batches",
         2,
-        1,
+        2,
         "which samples are kept; for each regrouped micro-batch, whether passes agree",
         step_of(parts=2),
     ),
-    Way("`memory`, the rest as `dense`", 3, 1, _MEMORY, step_of(engine=Memory(candidates=12))),
+    Way("`memory`, the rest as `dense`", 3, 2, _MEMORY, step_of(engine=Memory(candidates=12))),
 ]
 
 

@@ -18,7 +18,7 @@ LIBRARY = [
     {"adaptive", "mean", "selective"},
     {"policy", "head"},
     {"loss", "engines"},
-    {"record", "scoring", "draws"},
+    {"record", "scoring", "present", "draws"},
     {"selector", "sampler_checks", "loading"},
     {"step", "sampler"},
     {"optim", "linear", "diagnostics", "integrations"},

@@ -152,6 +152,7 @@ CHECKS: dict[str, Any] = {
     "random_control": exact,
     "loss_with_a_rule": lambda found, ranks: equal(found) and found[0]["same"] and found[0]["q"] == 12,
     "tokens_of_a_head": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
+    "ignored_targets": trained_alike,
     "masked_units": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "refusals": refused,
     "disagreements": named_by_all,

@@ -406,7 +406,7 @@ def test_a_state_that_is_not_the_step_s_is_named_and_changes_nothing() -> None:
         (model.state_dict(), "the state must hold policy, steps, engine; got a dict with 0.weight, 0.bias, 2.weight, "),
         (
             plain.state_dict(),
-            "the engine's state must hold losses, candidates, operations; got a dict with operations.",
+            "the engine's state must hold losses, candidates, audits, operations; got a dict with operations.",
         ),
         (
             {**own, "policy": {}},

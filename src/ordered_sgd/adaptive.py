@@ -117,7 +117,7 @@ class AdaptiveQ:
             self._counted = _add(
                 self._counted, torch.full_like(correct, losses.shape[0]) if counted is None else counted
             )
-        if need == "loss_share":
+        if need == "loss_share" and losses.shape[0] > 0:
             points = min(self.s, _CURVE_POINTS)
             curve, weight = _share_curve(losses, points, valid, trim)
             before = self._curve

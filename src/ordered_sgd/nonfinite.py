@@ -67,7 +67,7 @@ def inspect_losses(
 
     Losses of some samples only have the positions `scored` in a batch of s.
     """
-    if at_once and math.isfinite(losses.sum().item()):
+    if losses.shape[0] == 0 or (at_once and math.isfinite(losses.sum().item())):
         return _FINE  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
     found, position = bad.any(), bad.to(torch.uint8).argmax().view(1)

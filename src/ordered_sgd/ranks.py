@@ -99,9 +99,14 @@ def join(
     settings = {ABOUT: "the losses of a batch", **settings}
     joined = _exchange(losses.detach(), correct, group, where, settings, losses.device)
     if not any(joined.sizes) and not empty:
-        remedy = "Skip batches that are empty on every rank."
-        raise ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
+        raise no_samples(where)
     return joined
+
+
+def no_samples(where: str) -> ArgumentError:
+    """The error for a batch that is empty on every rank."""
+    remedy = "Skip batches that are empty on every rank."
+    return ArgumentError(message(where, "the batch", "hold at least one sample on some rank", "none", remedy))
 
 
 def agree_on(settings: Settings, group: "dist.ProcessGroup", device: torch.device, where: str) -> None:

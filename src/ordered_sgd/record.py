@@ -19,14 +19,14 @@ class StepRecord:
     Parameters
     ----------
     q : int
-        Samples kept; 0 when the update was skipped.
+        Samples kept; 0 when the update was skipped, or every target is the ignored one.
     count : int
-        Samples in the batch.
+        Samples in the batch that count: those with the ignored target do not.
     engine : str
         How the gradient was computed: an engine's name, ``"rows in part"`` where only some pieces of the model skipped
         samples, ``"micro-batches, regrouped"``, or ``"micro-batches"`` where they ran whole.
     losses : Tensor
-        All losses, shape (s,).
+        All losses, shape (s,), those of samples with the ignored target among them.
     rows : Tensor
         Kept positions, ascending.
     scored : Tensor or None, default=None
@@ -48,6 +48,7 @@ class StepRecord:
     scored: Tensor | None = field(default=None, repr=False)
     recall: float | None = None
     _mean: Callable[[], Tensor] | None = field(default=None, repr=False)
+    _present: Tensor | None = field(default=None, repr=False)  # positions of the samples that count; None: all
 
     def to_dict(self) -> dict[str, float | int | str]:
         """Plain numbers and the engine's name, for any logger; reads from the device once.
@@ -84,7 +85,7 @@ class StepRecord:
 
     @property
     def ordered_loss(self) -> Tensor:
-        """Mean of the kept losses: what was minimised. NaN when the update was skipped."""
+        """Mean of the kept losses: what was minimised. NaN when the update was skipped, or nothing was kept."""
         if self._all is not None:
             return mean_of_rows(*self._all)
         mean = mean_of_rows(self.losses, self.rows)
@@ -95,7 +96,9 @@ class StepRecord:
         """Plain mean over the batch: what people compare; an estimate where only some samples were scored."""
         if self._mean is not None:
             return self._mean()
-        return mean(self.losses if self._all is None else self._all[0])
+        if self._all is not None:
+            return mean(self._all[0])
+        return mean(self.losses) if self._present is None else mean_of_rows(self.losses, self._present)
 
     @property
     def correct(self) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.criterion import countable, right_answers, weighted_losses
+from ordered_sgd.criterion import countable, ignore_index, right_answers, weighted_losses
 from ordered_sgd.engines.phases import Losses
 from ordered_sgd.units import as_units, capped
 
@@ -39,6 +39,7 @@ class Scoring:
     ) -> None:
         self.model, self.criterion, self.forward = model, criterion, forward or _call
         self.cap, self._counts, self._empty = cap, counts, empty
+        self.ignored = ignore_index(criterion)
 
     def __call__(self, batch: Batch) -> Losses:
         """Line 3."""
@@ -47,11 +48,16 @@ class Scoring:
         found = weighted_losses(self.criterion, (outputs, y), {}, sample_weight, "OrderedStep")
         losses = capped(as_units(found, None, "sample", None, "OrderedStep", empty=self._empty)[0], self.cap)
         if self._counts or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Losses(losses, right_answers(self.criterion, outputs, y, like=losses))
+            return Losses(losses, self._right(outputs, y, losses))
         if not countable(self.criterion, outputs, y, losses):
             return Losses(losses, None)  # a record would hold the outputs for nothing
         # if somebody asks
-        return Losses(losses, partial(right_answers, self.criterion, outputs.detach(), y, like=losses.detach()))
+        return Losses(losses, partial(self._right, outputs.detach(), y, losses.detach()))
+
+    def _right(self, outputs: Any, y: Any, losses: Tensor) -> Tensor | None:
+        """Which answers are right; one with the ignored target is not."""
+        right = right_answers(self.criterion, outputs, y, like=losses)
+        return right if right is None or self.ignored is None else right & (y != self.ignored)
 
 
 def _call(model: nn.Module, x: Any) -> Any:

@@ -1,5 +1,6 @@
 """Line 4 of Algorithm 1 for a step: which of the losses of an engine are kept, here or over all ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ from ordered_sgd.engines.phases import Ahead, Computed, Kept, KeptRanks, Scored,
 from ordered_sgd.loss import WITHOUT_ANSWERS
 from ordered_sgd.nonfinite import Verdict, inspect_losses
 from ordered_sgd.policy import Policy
-from ordered_sgd.ranks import Joined, agree_on, join
+from ordered_sgd.present import Present
+from ordered_sgd.ranks import Joined, agree_on, join, no_samples, numbers_of_all
 from ordered_sgd.record import StepRecord
 from ordered_sgd.rewind import device_of
 from ordered_sgd.shared_settings import Settings
@@ -33,12 +35,15 @@ class Choice:
         Whether the losses are finite, as far as is known.
     joined, rows
         Over several ranks: the losses of all of them, and the positions that are kept among these.
+    present
+        Positions of the samples that count, whose target is not the ignored one; None: all.
     """
 
     kept: Kept | None
     verdict: Verdict
     joined: Joined | None = None
     rows: Tensor | None = None
+    present: Tensor | None = None
 
 
 class Selector:
@@ -86,21 +91,29 @@ class Selector:
         """What the sum of the kept losses is divided by."""
         return kept
 
-    def choose(self, scored: Scored, step: int) -> Choice:
-        """The q largest losses."""
+    def choose(self, scored: Scored, step: int, present: Present) -> Choice:
+        """The q largest losses of the samples that count."""
         losses, at_once = scored.losses, _reads_are_free(scored.losses)
         positions, s = scored.positions or (None, losses.shape[0])
+        there = present.of(positions, losses.device)
+        if there is not None:
+            positions = there if positions is None else positions.index_select(0, there)
+            losses = losses.index_select(0, there)
         verdict = inspect_losses(losses, step, at_once=at_once, scored=positions, s=s)
         if at_once and verdict.error() is not None:
             return Choice(None, verdict)
         self._expect_answers(scored.right is not None)
-        self.policy.see(s)
-        rows = self.policy.choose(losses, s=s)
+        count = present.count(s)
+        self.policy.see(count)
+        rows = self.policy.choose(losses, s=count)
         few = rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]
         if self._couples and few and has_batchnorm(self._model, training=True):
             self._couples = False  # said once
             warn_of_batchnorm("OrderedStep", rows.shape[0])
-        return Choice(Kept(rows, self._divisor(rows.shape[0]), self.scaler), verdict)
+        if there is not None:
+            rows = there.index_select(0, rows)
+        kept = Kept(rows, self._divisor(max(rows.shape[0], 1)), self.scaler)
+        return Choice(kept, verdict, present=present.of(None, losses.device))
 
     def _expect_answers(self, found: bool) -> None:
         """Refuse a rule that would get no accuracy."""
@@ -110,15 +123,21 @@ class Selector:
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did; the rule is told of a batch that was not skipped."""
         losses, rows, right, engine, estimate = computed
+        present = choice.present
+        found = losses if present is None else losses.index_select(0, present)
         correct = (None if estimate is None else estimate.correct) or partial(count_right, right)
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
-            self._observe(losses, correct() if self.policy.adaptive.counts_answers else None, verdict.bad)
-        record = StepRecord(rows.shape[0], losses.shape[0], engine, losses, rows, correct, verdict.bad)
+            self._observe(found, correct() if self.policy.adaptive.counts_answers else None, verdict.bad)
+        bad, count = verdict.bad, found.shape[0]
+        record = StepRecord(rows.shape[0], count, engine, losses, rows, correct, bad, _present=present)
         if estimate is None:
             return record
-        return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=estimate.mean_loss)
+        mean = estimate.mean_loss
+        if mean is not None and present is not None:  # those that do not count have losses of 0
+            mean = partial(_scaled, mean, losses.shape[0] / max(count, 1))
+        return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=mean)
 
     def _observe(self, losses: Tensor, right: Tensor | None, bad: Tensor | None) -> None:
         """Show the batch to the rule; not the answers of one that the device may yet find to be skipped."""
@@ -182,17 +201,35 @@ class RanksSelector(Selector):
         """Their number on each rank: DDP and FSDP average over the ranks."""
         return kept / self.group.size()
 
-    def choose(self, scored: Scored, step: int) -> Choice:
+    def choose(self, scored: Scored, step: int, present: Present) -> Choice:
         """The positions of the q largest losses that are this rank's."""
-        settings = self._settings()
-        joined = join(scored.losses, count_right(scored.right), self.group, "OrderedStep", settings=settings)
+        losses, there = scored.losses, present.of(None, scored.losses.device)
+        if there is not None:
+            losses = losses.index_select(0, there)
+        joined = self._joined(losses, scored)
         verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
         if verdict.error() is not None:
             return Choice(None, verdict, joined)
         self._expect_answers(joined.correct is not None)
         self.policy.see(joined.losses.shape[0])
         rows = self.policy.choose(joined.losses)
-        return Choice(Kept(joined.mine(rows), self._divisor(rows.shape[0]), self.scaler), verdict, joined, rows)
+        mine = joined.mine(rows)
+        if there is not None:
+            mine = there.index_select(0, mine)
+        return Choice(Kept(mine, self._divisor(max(rows.shape[0], 1)), self.scaler), verdict, joined, rows)
+
+    def _joined(self, losses: Tensor, scored: Scored) -> Joined:
+        """The losses of all ranks; there may be none if all targets are ignored ones, but not if there are no targets.
+
+        Whether there are is asked only then, by all ranks.
+        """
+        correct, settings = count_right(scored.right), self._settings()
+        joined = join(losses, correct, self.group, "OrderedStep", settings=settings, empty=True)
+        if not any(joined.sizes):
+            samples = numbers_of_all([scored.losses.shape[0]], self.group, device_of(self._model), "the batch sizes")
+            if not any(s for (s,) in samples):
+                raise no_samples("OrderedStep")
+        return joined
 
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did on this rank, and on all of them."""
@@ -205,6 +242,10 @@ class RanksSelector(Selector):
         mine, q, count = none if rows is None else rows, kept.shape[0], joined.losses.shape[0]
         everywhere = joined.losses, kept
         return StepRecord(q, count, computed.engine, computed.losses, mine, joined.correct, None, everywhere)
+
+
+def _scaled(mean: Callable[[], Tensor], factor: float) -> Tensor:
+    return mean() * factor
 
 
 def _reads_are_free(losses: Tensor) -> bool:

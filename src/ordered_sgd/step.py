@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.criterion import ignore_index
 from ordered_sgd.engines import Strategy, as_strategy
 from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
 from ordered_sgd.engines.parallel import parallel
@@ -15,6 +16,7 @@ from ordered_sgd.errors import ArgumentError, check_choice, check_state, message
 from ordered_sgd.keywords import names_unknown
 from ordered_sgd.loss import Accuracy, check_criterion
 from ordered_sgd.policy import Policy, Selection
+from ordered_sgd.present import Present
 from ordered_sgd.record import StepRecord
 from ordered_sgd.rewind import Buffers
 from ordered_sgd.rules import Rule
@@ -38,7 +40,7 @@ class OrderedStep:
         Called as ``model(x)``, ``model(*x)`` for a tuple and ``model(**x)`` for a dict.
     criterion : Callable[..., Tensor]
         ``criterion(outputs, y)`` returns one loss per sample: build it with ``reduction="none"``. A sample whose target
-        is the criterion's `ignore_index` counts as one of loss 0: leave it out of the batch, or use `OrderedLoss`.
+        is the criterion's `ignore_index` is never kept and never counted.
     optimizer : torch.optim.Optimizer
         Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
     q : float or Rule
@@ -128,6 +130,7 @@ class OrderedStep:
         inner = self._parallel.model
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         counts = self.policy.adaptive.counts_answers
+        self._ignored = ignore_index(criterion)
         score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
         buffers = Buffers(inner, criterion) if isinstance(criterion, nn.Module) else Buffers(inner)
         parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
@@ -157,9 +160,9 @@ class OrderedStep:
         batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self._parallel.begin()
         self.selector.begin()
-        before = self.updater.begin()
-        scored = self._forward(batches, whole=y is not None, index=index)  # line 3: losses with their graph
-        choice = self.selector.choose(scored, self.steps)  # line 4
+        before, present = self.updater.begin(), Present([y for _, y, _ in batches], self._ignored)
+        scored = self._forward(batches, present, whole=y is not None, index=index)  # line 3: losses with their graph
+        choice = self.selector.choose(scored, self.steps, present)  # line 4
         computed = scored.abandon() if choice.kept is None else scored.backward(choice.kept)  # line 5
         if not self.updater.step(choice.verdict, before, gradient=choice.kept is not None):  # line 6
             computed = computed._replace(rows=None)
@@ -207,11 +210,14 @@ class OrderedStep:
             self.engine.load_state_dict(state["engine"])
         self.updater.forget()
 
-    def _forward(self, batches: list[tuple[Any, Any, Tensor | None]], *, whole: bool, index: Tensor | None) -> Scored:
+    def _forward(
+        self, batches: list[tuple[Any, Any, Tensor | None]], present: Present, *, whole: bool, index: Tensor | None
+    ) -> Scored:
         """Line 3: the losses of a batch, or of micro-batches as one."""
         s = samples_of(batches) if index is None else index.shape[0]
         one = whole or (len(batches) == 1 and self._alone)
         self._ran = self.engine if one else self._micro
         if one:
-            return self.engine.forward(batches[0], self.selector.ahead(s, index))
-        return self._micro.forward(batches, s, self.selector.everything)
+            count = s if s is None or index is None else present.count(s)
+            return self.engine.forward(batches[0], self.selector.ahead(count, index))
+        return self._micro.forward(batches, None if present.rows is not None else s, self.selector.everything)

@@ -110,6 +110,8 @@ RUNS = [
     Run("random_control"),
     Run("loss_with_a_rule"),
     Run("masked_units"),
+    *(Run("ignored_targets", how) for how in (("ddp", "dense", False), ("ddp", "twopass", True))),
+    Run("ignored_targets", ("fsdp", "twopass", False), "slow"),
     Run("tokens_of_a_head"),
     Run("refusals"),
     Run("disagreements"),

@@ -338,6 +338,32 @@ def masked_units() -> list[float]:
     return errors
 
 
+def ignored_targets(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
+    """Some targets of a step are ignored, all of a rank, or all: as one process without those samples."""
+    group, ranks = dist.group.WORLD, dist.get_world_size()
+    alone, model = network().double(), WRAP[wrapper](network().double())
+    reference = OrderedStep(alone, CE, sgd(alone), q=RULES["accuracy"], trim=1, trim_epochs=0)
+    step = OrderedStep(
+        model, CE, sgd(model), q=RULES["accuracy"], trim=1, trim_epochs=0, engine=engine, group=group
+    )  # fmt: skip
+    path, expected = [], []
+    for number in range(10):
+        x, y = batch(number)
+        y = y.masked_fill(torch.rand(24, generator=Generator().manual_seed(number)) < 0.3, -100)
+        sizes = layout(number, ranks)
+        if number == 3:
+            y[: sizes[0]] = -100
+        y = torch.full_like(y, -100) if number == 6 else y
+        records = [step(*(in_parts if parts else own_part())(number, x, y)), reference(x, y)]
+        for record, taken in zip(records, (path, expected), strict=True):
+            taken.append((record.q, record.count))
+        if number % 2:
+            step.end_epoch()
+            reference.end_epoch()
+    found, wanted = weights(model), weights(alone)
+    return {"error": relative_error(found, wanted), "same path": path == expected, "path": path}
+
+
 def tokens_of_a_head() -> list[float]:
     """The head's loss over ragged parts of a batch, a rank without a token among them: the errors."""
     world, ranks, errors = dist.group.WORLD, dist.get_world_size(), []
