@@ -1,14 +1,18 @@
 """The engine with a memory: exact with all candidates, honest about what it misses, and the same after a restart."""
 
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, select_top_q
 from ordered_sgd.diagnostics.tracker import SelectionTracker
@@ -60,13 +64,14 @@ def without_audits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"trim": 2, "trim_epochs": 0}, {"cap": 1.0}, {"q": "accuracy"}])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("everything", [Memory(candidates=1.0), Memory(recall=1.0)])
 def test_with_all_samples_as_candidates_it_is_the_exact_engine_bit_for_bit(
-    options: dict[str, Any], dropout: float
+    options: dict[str, Any], dropout: float, everything: Memory
 ) -> None:
     if options.get("q") == "accuracy":
         options = {"q": AccuracyRule()}
     found = {}
-    engines: dict[str, Strategy] = {"memory": Memory(candidates=1.0), "auto": Auto()}
+    engines: dict[str, Strategy] = {"memory": everything, "auto": Auto()}
     for engine, strategy in engines.items():
         model = network(dropout)
         step = make(model, strategy, **options)
@@ -308,6 +313,37 @@ def test_a_restart_goes_on_bit_for_bit_in_the_middle_of_an_epoch(at: int, tmp_pa
     ours, theirs = step_again.state_dict()["engine"], step.state_dict()["engine"]
     assert torch.equal(ours["losses"], theirs["losses"])
     assert ours["candidates"]["found"] == theirs["candidates"]["found"]
+
+
+def run_remembering(checkpoint: Path, until: str | None = None) -> str:
+    """The last line of a training in a process of its own, which is killed at this line."""
+    command = [sys.executable, "-m", "tests.engines.remembering", str(checkpoint)]
+    line = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == until:
+                process.kill()
+                process.wait()
+    assert process.returncode == (0 if until is None else -signal.SIGKILL)
+    return line.strip()
+
+
+def test_a_killed_training_that_is_resumed_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    expected = run_remembering(tmp_path / "whole.pt")
+    run_remembering(tmp_path / "killed.pt", until="73")  # inside an epoch of eleven steps, three after a checkpoint
+    assert run_remembering(tmp_path / "killed.pt") == expected
+    assert len(expected) == 64
+
+
+def test_the_indices_of_two_data_sets_that_are_counted_separately_are_noticed() -> None:
+    x, y = data()
+    part = TensorDataset(x, y, torch.arange(N))
+    loader = DataLoader(ConcatDataset([part, part]), S, shuffle=True, generator=torch.Generator().manual_seed(0))
+    step = make(network(), Memory())
+    text = r"twice\. Draw a batch without replacement; number several data sets consecutively, as ConcatDataset does"
+    with pytest.raises(ArgumentError, match=text):
+        [step(inputs, targets, index=index) for inputs, targets, index in loader]
 
 
 def test_a_batch_from_a_data_loader_with_its_indices_works() -> None:
