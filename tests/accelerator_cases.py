@@ -8,12 +8,14 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import (
     AccuracyRule,
@@ -26,8 +28,11 @@ from ordered_sgd import (
     ordered_linear_cross_entropy,
     ordered_mean,
     select_top_q,
+    with_index,
 )
 from ordered_sgd.errors import NonFiniteLossError, TrapWarning
+from ordered_sgd.integrations._sampled import Sampled
+from ordered_sgd.integrations._watched import WatchedLoss
 from ordered_sgd.lab.bench.subjects import EXACT
 from ordered_sgd.lab.cli.bench import command
 from ordered_sgd.rules import CosineDecay, FixedQ, LinearDecay
@@ -390,6 +395,39 @@ def check_the_batch_sampler_never_waits_for_the_queue_and_remembers_one_batch_la
         there.update(torch.tensor(one).to(NAME), losses[one].to(NAME))
         resumed.update(torch.tensor(one).to(NAME), losses[one].to(NAME))
     assert resumed.epoch == 2
+
+
+def check_a_batch_sampler_in_a_trainer_equals_that_of_the_cpu_and_never_waits_for_the_queue() -> None:
+    x = torch.randn(320, 6, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, (x[:, 0] > 0).long())
+    for options in ({}, {"mix": 0.2, "trim": 1, "trim_epochs": 0}, {"q": LossMassRule(0.8)}, {"q": AccuracyRule()}):
+        options = {"q": 8, **options}
+        found = {}
+        for device in ("cpu", NAME):
+            sampler = OrderedBatchSampler(data, 32, q=options["q"])
+            loader: DataLoader[Any] = DataLoader(with_index(data), batch_sampler=sampler)
+            loss_fn = WatchedLoss(nn.CrossEntropyLoss(reduction="none"), **options)
+            sampled = Sampled(sampler, loader, loss_fn, "test")
+            torch.manual_seed(0)
+            model = nn.Linear(6, 2).to(device)
+            optimizer = sgd(model)
+            numbers = []
+            for _ in range(3):
+                for given in loader:
+                    inputs, target = (part.to(device) for part in sampled.arrive(given))
+                    with watching() as waits:
+                        optimizer.zero_grad()
+                        loss_fn(model(inputs), target).backward()
+                        optimizer.step()
+                        sampled.leave()
+                        numbers.append((loss_fn.mean_loss, loss_fn.ordered_loss, *sampled.numbers().values()))
+                    assert waits.counts[0] == 0, (options, waits)
+                loss_fn.end_epoch()
+            sampler.end_epoch()
+            kept = torch.tensor([[float(value) for value in line] for line in numbers])
+            found[device] = (*(p.detach().cpu() for p in model.parameters()), kept, sampler.state_dict()["losses"])
+        for here, there in zip(found["cpu"], found[NAME], strict=True):
+            close(there, here)
 
 
 def check_a_record_waits_for_nothing_until_it_is_read() -> None:

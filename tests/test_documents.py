@@ -16,6 +16,7 @@ from tests.distributed.launch import torchrun
 
 ROOT = Path(__file__).parents[1]
 NOT_IN_DEV = ("trl",)
+WITH_TRAINERS = ("samplers.md", "trainers.md")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -27,7 +28,7 @@ TRAINERS = (  # one worker imports what takes seconds; Lightning warns of torch'
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=TRAINERS if p.name == "trainers.md" else (), id=p.name) for p in PAGES]
+    "page", [pytest.param(p, marks=TRAINERS if p.name in WITH_TRAINERS else (), id=p.name) for p in PAGES]
 )
 def test_python_snippets_run_one_after_the_other(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # some write a file

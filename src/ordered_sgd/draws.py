@@ -172,7 +172,9 @@ class DrawnBatch:
     def mean(self, found: Tensor) -> Tensor:
         """The mean loss of all s, estimated without bias from the losses of those that were loaded."""
         counts = self._counts
-        if counts is None or self.weight is not None or self.part is None:
+        if counts is None:
+            return widen(found).mean()
+        if self.weight is not None or self.part is None:
             return self.total(found) / self.s
         # the guesses of those outside, corrected by what was found of some of them
         guesses = torch.where(self.part.probes, self.guesses.index_select(0, self.part.scored), 0.0)
@@ -183,7 +185,9 @@ class DrawnBatch:
     def total(self, found: Tensor) -> Tensor:
         """The sum over all s of a number that each has, estimated without bias from those that were loaded."""
         values = widen(found)
-        return values.mean() * self.s if self._counts is None else (_there(self._counts, found) * values).sum()
+        if self._counts is None:
+            return values.sum() * (self.s / values.shape[0])
+        return (_there(self._counts, found) * values).sum()
 
     def correct(self, right: Tensor) -> Tensor:
         """How many of all s are right, estimated without bias from those that were loaded."""

@@ -175,9 +175,15 @@ class OrderedBatchSampler(Sampler[list[int]]):
             self._epoch, self._begun = epoch, False
 
     def end_epoch(self, accuracy: float | None = None) -> int:
-        """The q of the next epoch, by the rule; see `ordered_sgd.OrderedLoss.end_epoch`."""
+        """The q of the next epoch, by the rule; see `ordered_sgd.OrderedLoss.end_epoch`.
+
+        Batches that are left of the present epoch are not yielded any more. The q of a loss that is followed moves by
+        itself.
+        """
         self._take_late()
-        return self._loading.policy.end_epoch(accuracy)
+        self._number = self._cut.batches
+        self._pending.clear()
+        return self._loading.policy.end_epoch(accuracy) if self._loading.own else self.q
 
     def follow(self, policy: Policy, ranks: int = 1) -> None:
         """Keep as many samples as an ordered loss does, whose rule sees the batches, of so many ranks together."""
@@ -189,6 +195,11 @@ class OrderedBatchSampler(Sampler[list[int]]):
         return self._loading.kept(min(self.batch_size, max(1, self._cut.slots)), self._epoch).q
 
     @property
+    def ranks(self) -> int:
+        """How many ranks share the data set."""
+        return check_rank(self._rank, self._ranks)[1]
+
+    @property
     def epoch(self) -> int:
         """The present epoch, counted from 0."""
         return self._epoch
@@ -197,6 +208,11 @@ class OrderedBatchSampler(Sampler[list[int]]):
     def whole(self) -> bool:
         """Whether the present epoch is one of the last, in which whole batches are yielded and kept."""
         return self._loading.whole(self._epoch)
+
+    @property
+    def over(self) -> bool:
+        """Whether all batches of the present epoch were trained on, or it was ended."""
+        return self._begun and self._number == self._cut.batches and not self._waiting()
 
     @property
     def recall(self) -> Recall | None:
@@ -239,7 +255,7 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._loading.resize(cut)
         self._loading.load_state_dict(state)
         self._loaded = self._begun
-        self._continues = self._begun and (self._number < cut.batches or bool(self._waiting()))
+        self._continues = self._begun and not self.over
         self._iteration += 1  # an iteration that was under way ends
 
     def _begin(self) -> None:

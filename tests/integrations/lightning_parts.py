@@ -40,7 +40,8 @@ def fit(
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     quiet |= {"enable_checkpointing": False} if "default_root_dir" not in options else {}
     trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, callbacks=list(callbacks), **quiet, **options)
-    trainer.fit(model, batches() if train is None else train, valid, ckpt_path=ckpt_path)
+    loader = batches() if train is None else None if callable(train) else train  # or the module's own
+    trainer.fit(model, loader, valid, ckpt_path=ckpt_path)
     return trainer
 
 

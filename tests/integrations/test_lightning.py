@@ -164,6 +164,25 @@ def test_a_checkpoint_from_before_the_end_of_an_epoch_goes_on_to_the_same_weight
     assert (callback.loss_fn.q, callback.loss_fn.epoch) == (1, 3)
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_checkpoint_of_the_last_batch_of_an_epoch_goes_on_to_the_same_weights(
+    parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    """Lightning never ends the epoch of such a checkpoint."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    def run(**options: Any) -> tuple[Any, Any]:
+        every = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=10)
+        model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=Falling(), selective=False)
+        parts.fit(model, callback, every, epochs=3, default_root_dir=tmp_path, **options)
+        return model, callback
+
+    whole, _ = run()
+    model, callback = run(ckpt_path=tmp_path / "step=20.ckpt")
+    close(model, outcome(whole, callback.loss_fn).weights)
+    assert (callback.loss_fn.q, callback.loss_fn.epoch) == (1, 3)
+
+
 def test_what_cannot_be_ordered_is_refused_at_once_and_the_module_is_left_as_it_was(parts: Any, leaf: Any) -> None:
     class Regression(parts.Net):
         def training_step(self, batch: Any, index: int) -> Any:

@@ -29,6 +29,19 @@ def test_two_ranks_keep_the_q_largest_of_both_and_end_at_the_weights_of_one_proc
 
 
 @pytest.mark.slow
+def test_two_ranks_with_a_batch_sampler_are_the_plain_trainer_or_resume_with_the_same_bits(tmp_path: Path) -> None:
+    run = torchrun(2, JOB.with_name("sampled_ranks_job.py"), tmp_path, timeout=600)
+    assert run.returncode == 0, run.stderr[-4000:]
+    for results in json.loads((tmp_path / "results.json").read_text()):
+        assert set(results) == {"lightning"}
+        for name, found in results.items():
+            logged = found.pop("logged")
+            assert {"ordered/loaded", "ordered/recall"} <= set(logged)
+            assert 0.3 < logged["ordered/loaded"] < 0.9
+            assert all(found.values()), (name, found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["token", "sample"])
 def test_two_ranks_of_an_sft_trainer_end_at_the_weights_of_one_process(unit: str, tmp_path: Path) -> None:
     pytest.importorskip("trl", reason='trl is in the extra "trl"')

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ordered_sgd.criterion import setting_of
+from ordered_sgd.criterion import right_answers, setting_of
+from ordered_sgd.draws import DrawnBatch
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.integrations._drawn import check_loaded, ordered_mean_of_drawn, plain_mean
 from ordered_sgd.loss import OrderedLoss
 from ordered_sgd.policy import Policy
 
@@ -66,6 +68,8 @@ class WatchedLoss(OrderedLoss):
         How many that batch had, of this rank, and the q for a full one then: the rule may have moved since.
     counting
         Whether the rule must live on the answers counted here: nobody else will tell it the accuracy.
+    answers
+        How many answers of the last training batch were right, and how many there were, if the rule wants to know.
     """
 
     ordered_loss: Tensor | None = None
@@ -74,6 +78,10 @@ class WatchedLoss(OrderedLoss):
     kept_q: int | None = None
     counting: bool
     _without_answers = "Use LossMassRule, which needs none, or a fixed q."
+    answers: tuple[Tensor | None, Tensor | None] = None, None
+    _drawn: DrawnBatch | None = None  # which is being trained on
+    _whole = False
+    _seen: list[Tensor] | None = None  # the losses of what was loaded of it, of each call
     _found: list[UnitLosses] | None = None  # where losses go that are not reduced
 
     @property
@@ -96,6 +104,15 @@ class WatchedLoss(OrderedLoss):
         fixed = self.policy.adaptive.fixed
         return "q keeps every sample" if isinstance(fixed, float) and fixed == 1 and not self.policy.trim else None
 
+    def expect(self, drawn: DrawnBatch, *, whole: bool) -> None:
+        """The next losses are those of what a batch sampler loaded; `whole`: all of them are kept."""
+        self._drawn, self._whole, self._seen = drawn, whole, []
+
+    def seen(self) -> list[Tensor]:
+        """The losses of the batch that was expected, of each call; none is expected any more."""
+        found, self._drawn, self._seen = self._seen or [], None, None
+        return found
+
     @contextmanager
     def by_unit(self) -> Iterator[list[UnitLosses]]:
         """Within, calls return the losses of their units, and add to the list what is needed to order them."""
@@ -116,7 +133,19 @@ class WatchedLoss(OrderedLoss):
         return super().train(mode or self._found is not None)
 
     def _scores_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return self._found is None and super()._scores_first(args, kwargs)
+        return self._found is None and self._drawn is None and super()._scores_first(args, kwargs)
+
+    def _answers(self, args: tuple[Any, ...], losses: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        drawn = self._drawn
+        if drawn is None:
+            correct, counted = super()._answers(args, losses, valid)
+        else:
+            right = right_answers(self.criterion, *args, like=losses)
+            there = torch.ones_like(losses) if valid is None else valid.to(losses.dtype)
+            correct = None if right is None else drawn.total((there * right).reshape(len(losses), -1).sum(1))
+            counted = drawn.total(there.reshape(len(losses), -1).sum(1))
+        self.answers = correct, counted
+        return correct, counted
 
     def _reduced(
         self, values: Tensor, units: Tensor | None, correct: Tensor | None, counted: Tensor | None, **options: Any
@@ -124,20 +153,43 @@ class WatchedLoss(OrderedLoss):
         if self._found is not None:
             self._found.append(UnitLosses(values, units, correct, counted))
             return values
-        seen = values.detach()
-        valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
-        self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
-        loss = super()._reduced(values, units, correct, counted, **options)
+        drawn, seen = self._drawn if torch.is_grad_enabled() else None, values.detach()
+        if drawn is not None:
+            self.mean_loss = plain_mean(seen, units, drawn)
+            loss = self._of_loaded(drawn, values, units, correct, counted, **options)
+        else:
+            valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
+            self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
+            loss = super()._reduced(values, units, correct, counted, **options)
         if not torch.is_grad_enabled():
             return loss
         self.ordered_loss, self.kept_q = loss.detach(), self.q
         return loss
+
+    def _of_loaded(
+        self,
+        drawn: DrawnBatch,
+        values: Tensor,
+        units: Tensor | None,
+        correct: Tensor | None,
+        counted: Tensor | None,
+        **options: Any,
+    ) -> Tensor:
+        """The ordered loss of what was loaded of a batch; that of a batch loaded whole is the usual one."""
+        assert self._seen is not None
+        self._seen.append(values.detach() if units is None else torch.where(units, values.detach(), 0))
+        self.samples = drawn.s
+        if drawn.positions is None and not self._whole and self.group is None:
+            return super()._reduced(values, units, correct, counted, **options)
+        return ordered_mean_of_drawn(self, self.policy, drawn, values, units, correct, counted, whole=self._whole)
 
     def _saw(self, losses: Tensor) -> None:
         self.mean_loss = losses.sum() / max(losses.shape[0], 1)  # of all ranks, in place of this one's
 
     def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         values, units = super()._units(losses, valid, ids)
+        if self._drawn is not None:
+            check_loaded(values, self._drawn, self._where)
         if self.training:
             self.samples = losses.shape[0]
         return values, units

@@ -1,5 +1,6 @@
 """Lightning: a callback that orders the criterion of a LightningModule as it is."""
 
+import inspect
 import operator
 from contextlib import ExitStack
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._outermost import CallInside, OutermostCalls, reaches
+from ordered_sgd.integrations._sampled import Sampled, sampler_of
 from ordered_sgd.integrations._selective import SelectiveModules
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced, world
 from ordered_sgd.rules import Rule
@@ -17,6 +19,7 @@ from ordered_sgd.selective import explain_backward
 if require("lightning", extra="lightning", where="ordered_sgd.integrations.lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.trainer.states import RunningStage
     from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 _WHERE = "OrderedCallback"
@@ -33,6 +36,9 @@ class OrderedCallback(Callback):
     it was. With gradient accumulation each batch that comes is ordered by itself; with DDP or FSDP the q largest are
     those of all ranks. ``ordered/q``, ``ordered/loss``, ``ordered/mean_loss`` and ``ordered/computed`` are logged per
     epoch, and the checkpoint carries q and what the rule has seen.
+
+    An `ordered_sgd.OrderedBatchSampler` in the train loader is updated after each step, and the checkpoint holds its
+    state. ``ordered/loaded`` and ``ordered/recall`` are then logged as well.
 
     The modules that `training_step` calls compute the backward pass of kept samples only; see
     `ordered_sgd.selective_backward`. Where that cannot be exact, the whole batch runs, and `backward_ran` says why.
@@ -74,7 +80,9 @@ class OrderedCallback(Callback):
         self.loss_fn = WatchedLoss(_no_criterion, **self._options)  # refuses wrong arguments now
         self._modules = SelectiveModules(selective)
         self._told: str | None = None  # what the trainer's log said last
+        self._resumed = False
         self._undo: ExitStack | None = None
+        self._sampled: Sampled | None = None
 
     @property
     def backward_ran(self) -> str | None:
@@ -111,7 +119,9 @@ class OrderedCallback(Callback):
         first = _first(trainer)
         if first is not self:
             self._modules = first._modules
-        elif self.selective:
+            return
+        self._find_sampler(trainer)
+        if self.selective:
             self._find_modules(trainer, pl_module, owner, name)
 
     def _swap(self, owner: Any, name: str, new: Any) -> None:
@@ -127,6 +137,54 @@ class OrderedCallback(Callback):
         else:
             self._undo.callback(attributes.pop, name, None)
         attributes[name] = new
+
+    def _find_sampler(self, trainer: Trainer) -> None:
+        """Look for an `OrderedBatchSampler` when the train loader comes: its batches are told to the loss."""
+        self._sampled = None
+        connector, plugin = trainer._data_connector, trainer.precision_plugin
+        prepare, convert = connector._prepare_dataloader, plugin.convert_input
+
+        def found(loader: Any, shuffle: bool, mode: RunningStage) -> Any:
+            sampler = sampler_of(loader) if mode == RunningStage.TRAINING else None
+            if sampler is None:
+                return prepare(loader, shuffle=shuffle, mode=mode)
+            before, sampled = self._sampled, Sampled(sampler, loader, self.loss_fn, _WHERE)
+            if before is not None and before.sampler is not sampler:  # made anew by `train_dataloader`
+                sampler.load_state_dict(before.sampler.state_dict())
+            # Lightning saves and loads the state of a loader that has one; each rank draws from its own samples
+            loader.state_dict, loader.load_state_dict = sampled.state_dict, load
+            self._sampled = sampled
+            return loader
+
+        def load(state: dict[str, Any]) -> None:
+            assert self._sampled is not None
+            self._sampled.load_state_dict(state)
+            if self._sampled.sampler.over:  # before the next epoch is drawn, which needs its q
+                self._end_missed_epoch()
+
+        def arrived(batch: Any) -> Any:
+            if self._sampled is not None and trainer.training:
+                batch = self._sampled.arrive(batch)
+            return convert(batch)
+
+        self._swap(connector, "_prepare_dataloader", found)
+        self._swap(plugin, "convert_input", arrived)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse loaders and criteria beside those of a batch sampler."""
+        if self._sampled is None:
+            return
+        callbacks = sum(isinstance(callback, OrderedCallback) for callback in trainer.callbacks)
+        alone = trainer.train_dataloader is self._sampled.loader
+        iterates = "dataloader_iter" in inspect.signature(pl_module.training_step).parameters
+        for fault, name, rule, got in (
+            (not alone, "the loader with a batch sampler", "be the only one, and passed by itself", "several"),
+            (callbacks > 1, "OrderedCallback", "be the only one with a batch sampler", f"{callbacks} of them"),
+            (iterates, "training_step", "take a batch with a batch sampler", "dataloader_iter"),
+        ):
+            if fault:
+                remedy = "Change that, or leave the batch sampler out."
+                raise ArgumentError(message(_WHERE, name, rule, got, remedy))
 
     def _find_modules(self, trainer: Trainer, pl_module: LightningModule, owner: Any, name: str) -> None:
         """Make the backward of each module selective that `training_step` calls, just before its first call."""
@@ -154,6 +212,16 @@ class OrderedCallback(Callback):
         self._undo.callback(self._modules.restore)
         self._undo.callback(calls.restore)
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Move q if the checkpoint was written with the last batch of an epoch, which Lightning then does not end."""
+        if self._resumed and batch_idx == 0:
+            self._end_missed_epoch()
+        self._resumed = False
+
+    def _end_missed_epoch(self) -> None:
+        if self.loss_fn.policy.adaptive.began and self.accuracy is None:
+            self.loss_fn.end_epoch()
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -168,6 +236,9 @@ class OrderedCallback(Callback):
             "loss": loss_fn.ordered_loss,
             "mean_loss": loss_fn.mean_loss,
         }
+        if self._sampled is not None:
+            self._sampled.leave(last=trainer.is_last_batch)
+            values |= self._sampled.numbers()
         if _first(trainer) is self:
             values["computed"] = self._modules.share()
             self._tell()
@@ -186,7 +257,11 @@ class OrderedCallback(Callback):
         if self.accuracy is not None and self.accuracy not in metrics:
             got, remedy = f"{self.accuracy!r} and {sorted(metrics)}", "Log it in training_step with on_epoch=True."
             raise ArgumentError(message(_WHERE, "accuracy", "name a metric of the epoch", got, remedy))
-        self.loss_fn.end_epoch(None if self.accuracy is None else float(metrics[self.accuracy]))
+        if self.loss_fn.policy.adaptive.began:
+            self.loss_fn.end_epoch(None if self.accuracy is None else float(metrics[self.accuracy]))
+        recall = None if self._sampled is None else self._sampled.recall()
+        if recall is not None:
+            pl_module.log("ordered/recall", recall, sync_dist=self.loss_fn.group is not None)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the module its criterion and its own backward passes back."""
@@ -205,6 +280,7 @@ class OrderedCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.loss_fn.policy.load_state_dict(state_dict)
+        self._resumed = True
 
 
 def _first(trainer: Trainer) -> OrderedCallback:
