@@ -103,7 +103,7 @@ def refused(found: list[Any], ranks: int) -> bool:
         "OrderedStep: group must hold the ranks over which gradients are averaged; got others than [0, 1",
         "OrderedStep: the batch must hold at least one sample on some rank; got none.",
         "OrderedStep: micro-batches must be as many on every rank for fully_shard and SyncBatchNorm; got 1, 2",
-        "OrderedStep: group must be None for engine 'memory'; got a process group. Leave it out: every rank then",
+        "OrderedStep: group must be None for engine 'memory', which picks candidates before ranks compare losses; got",
     ]
     told = all(text.startswith(wanted) for text, wanted in zip(found[0], texts, strict=True))
     return told and equal([rank[2:] for rank in found])

@@ -241,7 +241,7 @@ def _refuse(parts: Parts) -> None:
         rule, remedy = "be 'top' for engine 'memory'", 'Use engine="auto": a random choice needs no candidates.'
         raise ArgumentError(message("OrderedStep", "selection", rule, repr(parts.selection), remedy))
     if parts.group is not None:
-        rule = "be None for engine 'memory'"
+        rule = "be None for engine 'memory', which picks candidates before ranks compare losses"
         remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
         raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
 
