@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from batchnorm_design import FACTORS, Cell, Record, Run, Signs, cells
+from batchnorm_design import BEST, FACTORS, Cell, Record, Run, Signs, cells
 from numpy.typing import NDArray
 
 from ordered_sgd.lab.experiments.comparison import paired
@@ -22,7 +22,7 @@ def at_best_rate(cell: Cell, seed: int) -> Run:
     """SGD with the cell's batch size, smoothing and length at its best rate: the cell's twin that keeps this rate."""
     own = (cell.batch, cell.smoothing, cell.epochs)
     twins = (twin for twin in cells().values() if (twin.batch, twin.smoothing, twin.epochs) == own)
-    return Run("sgd", next(twin for twin in twins if twin.rate == FACTORS["rate"][0]), seed)
+    return Run("sgd", next(twin for twin in twins if twin.rate == BEST), seed)
 
 
 def at_same_rates(cell: Cell, seed: int) -> Run:
