@@ -114,7 +114,12 @@ def cells_table(numbers: Numbers) -> str:
         }
         levels = {head(name): shown(name, getattr(cell, name)) for name in FACTORS}
         written = {name: f"{error:.1f}" if np.isfinite(error) else "" for name, error in errors.items()}
-        change = {"ordered − best": f"{ordered - errors['SGD, best rate']:+.1f}", "time": f"{time:.2f}"}
+        fit = numbers.mean("ordered", cell, "train_error") - numbers.mean("sgd", best, "train_error")
+        change = {
+            "ordered − best": f"{ordered - errors['SGD, best rate']:+.1f}",
+            "on training images": f"{fit:+.1f}",
+            "time": f"{time:.2f}",
+        }
         lines.append((ordered - errors["SGD, best rate"], {**levels, **written, **change}))
     return markdown_table([line for _, line in sorted(lines, key=lambda pair: -pair[0])])
 

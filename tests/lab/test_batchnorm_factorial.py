@@ -54,9 +54,7 @@ def test_effects_that_are_put_in_come_out(design: ModuleType, tables: ModuleType
     expected = {"": 1 + 1.5 - 1 + 1, "kept": -3, "statistics": -2, "rate": 2}
     for name, values in found.items():
         assert values == pytest.approx([expected.get(name, 0)] * len(design.SEEDS)), name
-    same = tables.effects(
-        tables.Numbers(records).differences("ordered", tables.at_same_rates)
-    )  # a control of fewer seeds
+    same = tables.effects(tables.Numbers(records).differences("ordered", tables.at_same_rates))
     assert same["rate"] == pytest.approx([0] * len(design.CONTROL_SEEDS))
 
 
