@@ -18,7 +18,7 @@ from ordered_sgd import AccuracyRule, LossMassRule, OrderedStep, StepRecord, sel
 from ordered_sgd.diagnostics.tracker import SelectionTracker
 from ordered_sgd.engines import Auto, Memory, Strategy, apart, as_strategy
 from ordered_sgd.engines.audits import Audits
-from ordered_sgd.engines.memory import LARGEST
+from ordered_sgd.engines.memory_checks import LARGEST
 from ordered_sgd.engines.recall import Candidates
 from ordered_sgd.engines.remembered import PROBES, memory_bytes
 from ordered_sgd.errors import ArgumentError, NonFiniteLossError, TrapWarning
@@ -196,14 +196,14 @@ def audits_and_truth(step: OrderedStep, batches: Any, monkeypatch: pytest.Monkey
     return audits, truth
 
 
-@pytest.mark.parametrize("adapting", [False, True])
-def test_the_recall_that_is_reported_is_that_of_scoring_everything(adapting: bool) -> None:
+@pytest.mark.parametrize("options", [{"candidates": 6}, {"recall": 0.8}, {"recall": 0.8, "batchnorm": "scored"}])
+def test_the_recall_that_is_reported_is_that_of_scoring_everything(options: dict[str, Any]) -> None:
     """Audits at random moments against the truth at every other step, over seeds."""
     differences = []
     for seed in range(12):
         torch.manual_seed(seed)
-        strategy = Memory(recall=0.8) if adapting else Memory(candidates=6)
-        step = make(network(0.3), strategy, generator=torch.Generator().manual_seed(seed))
+        model = normalised() if "batchnorm" in options else network(0.3)
+        step = make(model, Memory(**options), generator=torch.Generator().manual_seed(seed))
         with pytest.MonkeyPatch.context() as patched:
             audits, truth = audits_and_truth(step, order(10, seed), patched)
         assert step.recall is not None

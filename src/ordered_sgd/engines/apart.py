@@ -12,7 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from ordered_sgd.agreement import differences, dtype_around, largest_difference, rounding
-from ordered_sgd.engines.phases import Parts, Score
+from ordered_sgd.engines.first_difference import first_difference_of
+from ordered_sgd.engines.phases import Parts
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import first_line, message, warn
 from ordered_sgd.generic_position import KEPT, ROUNDINGS, SAMPLES, TOLERANCE, in_generic_position, sketch, widened
@@ -253,47 +254,3 @@ def _constant_statistics(norms: list[_BatchNorm], like: Tensor) -> Iterator[None
         for norm, buffers in zip(norms, before, strict=True):
             norm.training = True
             norm._buffers.update(buffers)
-
-
-def first_difference_of(
-    model: nn.Module, score: Score, batch: Any, rows: Tensor, s: int, tolerance: float = 1e-4
-) -> str:
-    """The first module whose output for the chosen samples depends on the others, by name and kind."""
-    names = {module: name for name, module in model.named_modules()}
-    outputs: list[list[tuple[nn.Module, Tensor]]] = []
-    device = device_of(model)
-    state = random_state(device)
-    for part in (batch, take(batch, rows, s)):
-        seen: list[tuple[nn.Module, Tensor]] = []
-
-        def keep(module: nn.Module, inputs: Any, output: Any, seen: Any = seen) -> None:
-            if isinstance(output, Tensor) and output.is_floating_point():
-                seen.append((module, output.detach()))
-
-        hooks = [module.register_forward_hook(keep) for module in names]
-        try:
-            with torch.no_grad(), _evaluating_dropout(model):
-                score(part)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        outputs.append(seen)
-    restore_random_state(state, device)
-    for (module, whole), (other, part) in zip(*outputs, strict=False):
-        comparable = module is other and whole.dim() > 0 and whole.shape[0] == s and part.shape[0] == rows.shape[0]
-        comparable = comparable and whole.shape[1:] == part.shape[1:]
-        if comparable and not torch.allclose(whole.index_select(0, rows), part, rtol=10 * tolerance, atol=tolerance):
-            return f"{type(module).__name__} {names[module]!r}"
-    return "the model or the criterion"
-
-
-@contextmanager
-def _evaluating_dropout(model: nn.Module) -> Iterator[None]:
-    dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
-    for module in dropouts:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in dropouts:
-            module.training = True

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ordered_sgd.agreement import agree
-from ordered_sgd.engines.apart import FAILURES, Apart, first_difference_of
+from ordered_sgd.engines.apart import FAILURES, Apart
+from ordered_sgd.engines.first_difference import first_difference_of
 from ordered_sgd.engines.gather import Gathered, ScoredPart, gather
 from ordered_sgd.engines.phases import Kept, Parts
 from ordered_sgd.engines.replay import Drawn, again_together, batch_dims, take

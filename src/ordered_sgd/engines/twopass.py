@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.agreement import agree
-from ordered_sgd.engines.apart import FAILURES, Apart, first_difference_of
+from ordered_sgd.engines.apart import FAILURES, Apart
 from ordered_sgd.engines.dense import DenseEngine
+from ordered_sgd.engines.first_difference import first_difference_of
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, Losses, Parts, Right, Scored, Stateless
 from ordered_sgd.engines.replay import Drawn, take
 from ordered_sgd.errors import check_choice
