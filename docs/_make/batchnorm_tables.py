@@ -1,10 +1,11 @@
 """The tables of docs/batchnorm.md, from the records of the runs alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from batchnorm_design import BEST, FACTORS, Cell, Record, Run, Signs, cells
+from batchnorm_design import BEST, FACTORS, LONG, SEEDS, Cell, Record, Run, cells
 from numpy.typing import NDArray
 
 from ordered_sgd.lab.experiments.comparison import paired
@@ -45,9 +46,9 @@ class Numbers:
                 rows.append([self.of[one][number] - self.of[other][number] for one, other in pairs])
         return np.array(rows).reshape(-1, len(cells()))
 
-    def mean(self, method: str, cell: Cell, number: str = "test_error", whole: float = 0.0) -> float:
+    def mean(self, method: str, cell: Cell, number: str = "test_error") -> float:
         """The mean over the seeds; NaN where nothing ran."""
-        values = [n[number] for run, n in self.of.items() if run == Run(method, cell, run.seed, whole)]
+        values = [n[number] for run, n in self.of.items() if run == Run(method, cell, run.seed)]
         return float(np.mean(values)) if values else np.nan
 
 
@@ -125,47 +126,40 @@ def cells_table(numbers: Numbers) -> str:
 
 
 def extremes_table(numbers: Numbers) -> str:
-    """The two extreme cells, and what whole batches in the last quarter of the steps change."""
-    design: dict[Signs, Cell] = cells()
-    names = {-1: "all as in our trainings", 1: "all as in airbench96"}
-    lines = []
-    for sign, name in names.items():
-        cell = design[(sign,) * len(FACTORS)]
-        lines.append(
-            {
-                "cell": name,
-                "SGD, best rate": f"{numbers.mean('sgd', at_best_rate(cell, 0).cell):.2f}",
-                "ordered": f"{numbers.mean('ordered', cell):.2f}",
-                "difference": interval(gaps(numbers, cell, 0.0)),
-                "ordered, last quarter whole": f"{numbers.mean('ordered', cell, whole=0.25):.2f}",
-                "its difference": interval(gaps(numbers, cell, 0.25)),
-            }
-        )
-    return markdown_table(lines)
-
-
-def gaps(numbers: Numbers, cell: Cell, whole: float) -> Array:
-    """Ordered SGD in a cell less SGD at its best rate, by seed."""
-    pairs = [
-        (n, at_best_rate(cell, run.seed))
-        for run, n in numbers.of.items()
-        if run == Run("ordered", cell, run.seed, whole)
+    """The two extreme cells, and what whole batches at the end, GroupNorm and a longer training change."""
+    ours, theirs = (cells()[(sign,) * len(FACTORS)] for sign in (-1, 1))
+    long = replace(theirs, epochs=LONG)
+    variants = [
+        ("all as in our trainings", at_best_rate(ours, 0), Run("ordered", ours, 0)),
+        ("the same, whole batches in the last quarter", at_best_rate(ours, 0), Run("ordered", ours, 0, whole=0.25)),
+        ("the same with GroupNorm", Run("sgd", ours, 0, norm="group"), Run("ordered", ours, 0, norm="group")),
+        ("all as in airbench96", at_best_rate(theirs, 0), Run("ordered", theirs, 0)),
+        ("the same, whole batches in the last quarter", at_best_rate(theirs, 0), Run("ordered", theirs, 0, whole=0.25)),
+        (f"the same, {LONG} epochs", Run("sgd", replace(long, rate=BEST), 0), Run("ordered", long, 0)),
     ]
-    return np.array([n["test_error"] - numbers.of[best]["test_error"] for n, best in pairs if best in numbers.of])
+    lines = []
+    for name, *pair in variants:
+        runs = [[replace(run, seed=seed) for run in pair] for seed in SEEDS]
+        errors = [[numbers.of[run]["test_error"] for run in row] for row in runs if set(row) <= numbers.of.keys()]
+        if errors:
+            plain, ordered = np.array(errors).T
+            shown_errors = {"SGD, best rate": f"{plain.mean():.2f}", "ordered": f"{ordered.mean():.2f}"}
+            change = {"difference": interval(ordered - plain), "seeds": str(len(errors))}
+            lines.append({"recipe": name, **shown_errors, **change})
+    return markdown_table(lines)
 
 
 def statistics_table(numbers: Numbers) -> str:
     """What running statistics that are estimated again, from all samples alike, change."""
     lines = []
     for statistics in FACTORS["statistics"]:
-        line = {"statistics in training": f"of {statistics} samples"}
-        for method in ("sgd", "random", "ordered"):
-            by_seed: dict[int, list[float]] = {}
-            for run, n in numbers.of.items():
-                if (run.method, run.cell.statistics, run.whole) == (method, statistics, 0.0):
-                    by_seed.setdefault(run.seed, []).append(n["test_error_again"] - n["test_error"])
-            line[method] = interval(np.array([np.mean(values) for values in by_seed.values() if len(values) == 8]))
-        lines.append(line)
+        changes = []
+        for seed in SEEDS:
+            runs = [Run("ordered", cell, seed) for cell in cells().values() if cell.statistics == statistics]
+            if set(runs) <= numbers.of.keys():
+                found = [numbers.of[run] for run in runs]
+                changes.append(np.mean([n["test_error_again"] - n["test_error"] for n in found]))
+        lines.append({"statistics in training": f"of {statistics} samples", "change": interval(np.array(changes))})
     return markdown_table(lines)
 
 
