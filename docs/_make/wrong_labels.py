@@ -131,18 +131,21 @@ class WatchedTrim:
     LEAST, RAMP, MORE, NOTICED = 0.05, 5, 1.2, 0.03
 
     def __init__(self) -> None:
-        self.error, self.epochs, self.share = 1.0, 0, None
+        self.error, self.epochs = 1.0, 0
+        self.share: float | None = None
+        self.since = 0  # epochs since the share was found
 
     def after(self, probabilities: Tensor, labels: Tensor) -> tuple[float, float]:
         """`trim` and q of the next epoch, from the probabilities that samples had when they were trained on."""
         self.epochs += 1
         before, self.error = self.error, float((probabilities.argmax(1) != labels).float().mean())
-        if self.share is None and (self.epochs < 3 or before - self.error >= self.LEAST):
-            return 0.0, 1.0
         if self.share is None:
+            if self.epochs < 3 or before - self.error >= self.LEAST:
+                return 0.0, 1.0
             found = wrong_share(probabilities, labels)
-            self.share, self.epochs = (found if found > self.NOTICED else 0.0), 3
-        trim = min(MOST, self.MORE * self.share) * min(1.0, (self.epochs - 2) / self.RAMP)
+            self.share = found if found > self.NOTICED else 0.0
+        self.since += 1
+        trim = min(MOST, self.MORE * self.share) * min(1.0, self.since / self.RAMP)
         return trim, 1 - trim
 
 
