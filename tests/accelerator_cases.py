@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import (
+    Above,
     AccuracyRule,
     LossMassRule,
     OrderedBatchSampler,
@@ -87,14 +88,20 @@ def check_the_gradient_of_units_equals_that_of_the_cpu_and_reads_nothing() -> No
         {"unit": "pixel", "within": "sample", "mask": mask},
         {"unit": "sample", "mask": mask},
         {"unit": "token", "trim": 0.1, "mix": 0.2, "cap": 0.9},
+        {"unit": "token", "mask": mask, "scores": torch.rand(6, 20), "always_keep": torch.rand(6, 20) < 0.1},
+        {"unit": "token", "mask": mask, "q": Above(0.6, at_least=3)},
+        {"unit": "token", "q": Above(0.999, at_least=0.3), "trim": 2},
+        {"unit": "pixel", "within": "sample", "mask": mask, "q": torch.tensor([0, 3, 1, 20, 2, 0])},
+        {"reduce": "mean"},
     ]
     for option in options:
-        here = losses.clone().requires_grad_()
-        ordered_mean(here, 0.3, **option).backward()  # type: ignore[arg-type]
+        here, q = losses.clone().requires_grad_(), option.pop("q", 0.3)
+        ordered_mean(here, q, **option).backward()  # type: ignore[arg-type]
+        q = q.to(NAME) if isinstance(q, Tensor) else q
         there = losses.to(NAME).requires_grad_()
         moved = {name: value.to(NAME) if isinstance(value, Tensor) else value for name, value in option.items()}
         with watching() as waits:
-            ordered_mean(there, 0.3, **moved).backward()  # type: ignore[arg-type]
+            ordered_mean(there, q, **moved).backward()  # type: ignore[arg-type]
         assert waits.counts == (0, 0), (option, waits)
         assert there.grad is not None
         assert here.grad is not None
@@ -137,6 +144,8 @@ def check_losses_with_an_ignored_target_weights_and_eval_equal_those_of_the_cpu_
         ignored = y if criterion is CE else y.clamp(min=0)
         for training in (True, False):
             loss_fn = OrderedLoss(criterion, q=0.25).train(training)
+            if criterion is multiclass_hinge:
+                loss_fn = OrderedLoss(criterion, q=Above(1.0), score=lambda o, t: o[:, 0]).train(training)
             expected = loss_fn(outputs, ignored, sample_weight=weight)
             moved = [t.to(NAME) for t in (outputs, ignored, weight)]
             with watching() as waits:
@@ -287,6 +296,14 @@ def check_ignored_targets_train_as_on_the_cpu_with_every_engine() -> None:
         assert here[4][:2] == (0, 0)
         for a, b in zip([one[3] for one in here] + w_here, [one[3] for one in there] + w_there, strict=True):
             close(a, b)
+
+
+def check_a_threshold_and_a_score_train_as_on_the_cpu_and_a_threshold_waits_once() -> None:
+    for build, queue in (
+        (step_of(engine="dense", score=lambda outputs, y: -outputs[:, 0]), 0),
+        (step_of(Above(1.4, at_least=2), engine="dense"), 1),
+    ):
+        trains_as_on_the_cpu(Way("", queue, 2, "", build))()
 
 
 def check_buffers_of_batchnorm_cost_no_read() -> None:

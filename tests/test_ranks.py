@@ -131,6 +131,8 @@ def named_by_all(found: list[Any], ranks: int) -> bool:
         f"ordered_mean: q {rule} 5 on {others}, 6 on {last}.",
         f"ordered_mean: losses must have one dtype on all ranks; got float64 on {others}, bfloat16 on {last}.",
         "nothing",
+        f"ordered_mean: scores {rule} nothing on {others}, given on {last}.",
+        f"ordered_mean: q {rule} Above(value=1.0, at_least=1) on {others}, Above(value=2.0, at_least=1) on {last}.",
     ]
     return equal(found) and all(text.startswith(wanted) for text, wanted in zip(found[0], texts, strict=True))
 
@@ -153,6 +155,7 @@ CHECKS: dict[str, Any] = {
     "loss_with_a_rule": lambda found, ranks: equal(found) and found[0]["same"] and found[0]["q"] == 12,
     "tokens_of_a_head": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "ignored_targets": trained_alike,
+    "ordered_by": trained_alike,
     "masked_units": lambda found, ranks: all(max(rank) < 1e-12 for rank in found),
     "refusals": refused,
     "disagreements": named_by_all,

@@ -1,6 +1,7 @@
 """What is ordered besides samples: `ignore_index`, accuracy, rules, the random control, bad input."""
 
 import math
+import warnings
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,24 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, FixedQ, LossMassRule, OrderedLoss, OrderedStep, ordered_mean
+from ordered_sgd import (
+    Above,
+    AccuracyRule,
+    FixedQ,
+    LossMassRule,
+    OrderedBatchSampler,
+    OrderedLoss,
+    OrderedStep,
+    ordered_mean,
+    select_top_q,
+)
 from ordered_sgd.criterion import count_correct, ignore_index
-from ordered_sgd.errors import ArgumentError, NonFiniteLossError
-from ordered_sgd.rules import Rule
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError, TrapWarning
+from ordered_sgd.rules import Rule, as_rule
 from ordered_sgd.selection import _top_rows_numpy, _top_rows_torch, top_rows
 
 CE = nn.CrossEntropyLoss(reduction="none")
+FLOATS, MARKS = (f"{what} of the shape of the losses, (4,)" for what in ("floating-point numbers", "booleans"))
 MASKED = "1 where an element counts and else 0, and not 0 everywhere if it holds floats"
 
 
@@ -273,6 +285,14 @@ def test_a_wrong_knob_gets_rule_value_and_remedy(options: dict[str, Any], text: 
         ([1.0, 2.0], {"unit": "token"}, "losses must be one loss per sample, shape (s,); got list."),
         (torch.ones(4), {"unit": "token", "within": "sample"}, 'losses must be (s, ...) for within="sample"; got'),
         (torch.ones(4), {"unit": "group", "ids": [0, 0, 1, 1]}, "ids must be integers of shape (4,); got list."),
+        (torch.ones(4), {"scores": torch.ones(3)}, f"scores must be {FLOATS}; got torch.float32 of shape (3,). What"),
+        (torch.ones(4), {"scores": torch.arange(4)}, f"scores must be {FLOATS}; got torch.int64 of shape (4,). What"),
+        (torch.ones(4), {"scores": [1.0, 2.0]}, f"scores must be {FLOATS}; got list."),
+        (torch.ones(4), {"always_keep": torch.ones(4)}, f"always_keep must be {MARKS}; got torch.float32 of shape ("),
+        (torch.ones(4), {"always_keep": torch.ones(3).bool()}, f"always_keep must be {MARKS}; got torch.bool of sha"),
+        (torch.ones(4), {"always_keep": None, "reduce": "sum"}, "reduce must be one of None, mean; got 'sum'. Use r"),
+        (torch.ones(4, 3), {"reduce": "mean", "unit": "token"}, "reduce must be None for unit='token'; got 'mean'"),
+        (torch.ones(4), {"reduce": "mean", "unit": "group", "ids": torch.arange(4)}, "reduce must be None for unit="),
     ],
 )  # fmt: skip
 def test_a_wrong_batch_gets_rule_value_and_remedy(losses: Any, options: dict[str, Any], text: str) -> None:
@@ -363,6 +383,66 @@ def test_a_cap_is_for_training_and_does_not_hide_what_is_infinite() -> None:
     )
     with pytest.raises(NonFiniteLossError):
         step(torch.ones(4, 1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("q", "options", "text"),
+    [
+        (torch.tensor([1, 2]), {}, "q must be a number; got a tensor of shape (2,). Pass one count per sample, with"),
+        (torch.tensor(3), {}, "q must be a number; got a tensor of shape (). Pass one count per sample"),
+        (torch.tensor([1]), {"within": "sample"}, "q must be a number, or hold one for each of 2 samples; got a ten"),
+        (torch.ones(2), {"within": "sample"}, "q must be integers if it is a tensor; got torch.float32. Pass one co"),
+        (torch.ones(2).bool(), {"within": "sample"}, "q must be integers if it is a tensor; got torch.bool. Pass one"),
+        (torch.tensor([1, -2]), {"within": "sample"}, "q must be at least 0; got -2. Use 0 where nothing is to be k"),
+        ("half", {"within": "sample"}, "q must be an int of at least 1 or a fraction in (0, 1]; got 'half'. Pass a"),
+    ],
+)  # fmt: skip
+def test_a_wrong_amount_gets_rule_value_and_remedy(q: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        ordered_mean(torch.ones(2, 5), q, unit="token", **options)
+    assert str(error.value).startswith(f"ordered_mean: {text}")
+
+
+def test_a_negative_count_that_cannot_be_read_makes_the_mean_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, options = torch.rand(2, 5), {"unit": "token", "within": "sample"}
+    compiled = torch.compile(partial(ordered_mean, **options), backend="eager", fullgraph=True)  # type: ignore[arg-type]
+    assert compiled(losses, torch.tensor([1, -1])).isnan()
+    assert compiled(losses, torch.tensor([1, 0])).item() == losses[0].max().item()
+
+
+@pytest.mark.parametrize(
+    ("value", "at_least", "text"),
+    [
+        ("0.7", 1, "value must be a finite number; got '0.7'. Use -math.log(0.7) for a probability of 0.7."),
+        (math.nan, 1, "value must be a finite number; got nan. Use"),
+        (math.inf, 1, "value must be a finite number; got inf. Use"),
+        (0.3, 0, "at_least must be an int of at least 1 or a fraction in (0, 1]; got 0. Use at_least=1 for no floor."),
+        (0.3, 1.5, "at_least must be an int of at least 1 or a fraction in (0, 1]; got 1.5. Use"),
+    ],
+)
+def test_a_wrong_threshold_gets_rule_value_and_remedy(value: Any, at_least: Any, text: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        Above(value, at_least)
+    assert str(error.value).startswith(f"Above: {text}")
+
+
+def test_a_threshold_is_refused_where_q_must_be_known_before_the_losses() -> None:
+    with pytest.raises(ArgumentError, match=r"OrderedBatchSampler: q must be known before the losses; got Above\("):
+        OrderedBatchSampler(64, 16, q=Above(1.0))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="select_top_q: q must be an int of at least 1 or a fraction"):
+        select_top_q(torch.ones(4), Above(1.0))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"q must be a count, a share in \(0, 1\] or a rule; got Above"):
+        as_rule(Above(1.0), "test")  # type: ignore[arg-type]
+
+
+def test_with_a_threshold_q_is_the_floor_and_nothing_is_said_of_a_small_q() -> None:
+    loss_fn = OrderedLoss(lambda x: x, q=Above(2.0, at_least=0.05))
+    losses = torch.rand(100, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrapWarning)
+        loss_fn(losses)
+    assert (loss_fn.q, loss_fn.end_epoch()) == (5, 5)
+    assert "q=Above(value=2.0, at_least=0.05)" in repr(loss_fn)
 
 
 @pytest.mark.parametrize("q", [np.float32(0.5), np.int64(2), np.float64(0.5)])

@@ -26,6 +26,7 @@ _DOOR = {
     "OrderedBatchSampler": "sampler",
     "with_index": "indexed",
     "multiclass_hinge": "hinge",
+    "Above": "amounts",
     "AccuracyRule": "rules",
     "FixedQ": "rules",
     "LinearDecay": "rules",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from . import optim as optim
     from . import rules as rules
     from . import theory as theory
+    from .amounts import Above as Above
     from .diagnostics.tracker import SelectionTracker as SelectionTracker
     from .head import ordered_linear_cross_entropy as ordered_linear_cross_entropy
     from .hinge import multiclass_hinge as multiclass_hinge

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ordered_sgd.amounts import Above, trimmed_counts
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.rules import Observed, Rule, check_level, resolve_q
 from ordered_sgd.shared_settings import shown_setting
 from ordered_sgd.traps import warn_of_idle_rule
-from ordered_sgd.units import trimmed_counts
 
 _CURVE_POINTS = 4096  # of the curve of loss shares: a batch may be millions of pixels
 
@@ -20,11 +20,11 @@ class AdaptiveQ:
     The sums live on the device of the losses and are read once per epoch, so that no step waits for the device.
     """
 
-    def __init__(self, q: float | Rule, where: str) -> None:
-        level = check_level(q, where)
+    def __init__(self, q: float | Above | Rule, where: str) -> None:
+        level = q if isinstance(q, Above) else check_level(q, where)
         self.where = where
-        self.fixed = level if isinstance(level, int | float) else None
-        self.rule = None if isinstance(level, int | float) else level
+        self.fixed = level if isinstance(level, int | float | Above) else None
+        self.rule = None if isinstance(level, int | float | Above) else level
         self.q: int | None = None
         self.s = 0
         self.epoch = 0
@@ -41,9 +41,9 @@ class AdaptiveQ:
         self._weight: Tensor | None = None  # how many samples are in that sum
 
     def q_for(self, s: int) -> int:
-        """How many samples of a batch of s are kept; asking changes nothing."""
+        """How many samples of a batch of s are kept, or of those above a value at least; asking changes nothing."""
         if self.fixed is not None:
-            return resolve_q(self.fixed, s, self.where)
+            return self._fixed_q(s)
         q = self.q if self.q is not None and s <= self.s else self._q_of_larger(s)
         return min(q, s)
 
@@ -56,12 +56,15 @@ class AdaptiveQ:
     def _q_of_larger(self, s: int) -> int:
         """The q for a batch larger than any before: the rule's answer to the last epoch, at no more than q's share."""
         if self.rule is None:
-            assert self.fixed is not None
-            return resolve_q(self.fixed, s, self.where)
+            return self._fixed_q(s)
         q = self._checked(self.rule.first_q(s), s)
         if self._last is None or self.q is None:
             return q
         return self._checked(self.rule.next_q(min(q, -(-self.q * s // self.s)), s, self._last), s)
+
+    def _fixed_q(self, s: int) -> int:
+        assert self.fixed is not None
+        return resolve_q(self.fixed.at_least if isinstance(self.fixed, Above) else self.fixed, s, self.where)
 
     def _checked(self, q: int, s: int) -> int:
         """What a rule answered, if it is a count between 1 and s."""
@@ -90,7 +93,7 @@ class AdaptiveQ:
             rule = "find right answers to count in the first batch"
             raise ArgumentError(message(self.where, "the rule", rule, got, remedy))
 
-    def level(self, s: int, *, share: bool) -> float:
+    def level(self, s: int, *, share: bool) -> float | Above:
         """The q for a batch of which only some may be valid: what was given, or the rule's as a count or a share."""
         if self.fixed is not None:
             return self.fixed
@@ -104,22 +107,24 @@ class AdaptiveQ:
         counted: Tensor | None = None,
         valid: Tensor | None = None,
         *,
+        scores: Tensor | None = None,
         trim: float = 0,
     ) -> None:
         """Add a batch to the epoch's sums.
 
-        Detached losses (m,), and which are valid; the number of right answers, if it can be counted, and of how many,
-        if not one for each loss; what is trimmed, a count or a share.
+        Detached losses, of shape (m,) or (samples, m) where each sample is ordered by itself, which of them q counts,
+        and what they are ordered by; the number of right answers, if it can be counted, and of how many, if not one for
+        each loss; what is trimmed, a count or a share.
         """
         need = None if self.rule is None else self.rule.needs
         if need == "accuracy" and correct is not None:
             self._correct = _add(self._correct, correct)
             self._counted = _add(
-                self._counted, torch.full_like(correct, losses.shape[0]) if counted is None else counted
+                self._counted, torch.full_like(correct, losses.numel()) if counted is None else counted
             )
-        if need == "loss_share" and losses.shape[0] > 0:
+        if need == "loss_share" and losses.numel() > 0:
             points = min(self.s, _CURVE_POINTS)
-            curve, weight = _share_curve(losses, points, valid, trim)
+            curve, weight = _share_curve(losses, points, valid, losses if scores is None else scores, trim)
             before = self._curve
             if before is not None and before.shape[0] != points:
                 before = _stretch(before, points)
@@ -175,7 +180,7 @@ class AdaptiveQ:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.s, self.epoch, self.began = state["s"], state["epoch"], state["began"]
-        self.q = state["q"] if self.fixed is None or self.s == 0 else resolve_q(self.fixed, self.s, self.where)
+        self.q = state["q"] if self.fixed is None or self.s == 0 else self._fixed_q(self.s)
         self._last = None if state["last"] is None else Observed(*state["last"])
         self._correct, self._counted, self._curve, self._weight = state["sums"]
         self._accuracies = list(state.get("accuracies", []))
@@ -185,35 +190,42 @@ def _add(total: Tensor | None, new: Tensor) -> Tensor:
     return new.clone() if total is None else total.to(new.device) + new
 
 
-def _share_curve(losses: Tensor, s: int, valid: Tensor | None = None, trim: float = 0) -> tuple[Tensor, Tensor]:
-    """The share of the loss carried by the 1, 2, ..., s largest and the batch's size, by which the share is weighted.
+def _share_curve(losses: Tensor, s: int, valid: Tensor | None, keys: Tensor, trim: float) -> tuple[Tensor, Tensor]:
+    """The share of the loss carried by the 1, 2, ..., s with the largest keys, and the sizes by which it is weighted.
 
-    Losses that are trimmed carry nothing. Both are 0 for a batch that is not finite, or has nothing valid.
+    Losses (m,), or (rows, m) of which the sum over rows is taken. What is trimmed carries nothing. Both are 0 for a row
+    that is not finite, or has nothing valid.
     """
-    losses = losses.float().clamp(min=0)
-    ordered = (losses if valid is None else losses.masked_fill(~valid, 0)).sort(descending=True).values
+    losses, keys = losses.float().reshape(-1, losses.shape[-1]).clamp(min=0), keys.reshape(-1, losses.shape[-1])
+    if valid is not None:
+        valid = valid.reshape(losses.shape)
+        losses, keys = losses.masked_fill(~valid, 0), keys.masked_fill(~valid, -torch.inf)
+    ordered = losses.gather(1, keys.sort(dim=1, descending=True, stable=True).indices)
     # not torch.tensor, which copies the number to the device and waits for its queue
-    size = torch.full((), losses.shape[0], device=losses.device) if valid is None else valid.sum()
-    carried = _after(ordered, trimmed_counts(trim, size)) if trim else ordered.cumsum(0)
-    total = carried[-1]
-    weight = torch.where(ordered[0].isfinite() & total.isfinite(), size.float(), 0.0)
+    size = torch.full_like(ordered[:, :1], losses.shape[1], dtype=torch.int64)
+    size = size if valid is None else valid.sum(1, keepdim=True)
+    carried = _after(ordered, trimmed_counts(trim, size)) if trim else ordered.cumsum(1)
+    total = carried[:, -1:]
+    finite = ordered.sum(1, keepdim=True).isfinite()
+    weight = torch.where(finite, size.float(), 0.0)
     # a batch without any loss is carried by its first sample
     curve = torch.where(total > 0, carried / total, torch.ones_like(carried))
     curve = torch.where(weight > 0, curve * weight, torch.zeros_like(curve))
-    return _stretch(curve, s, None if valid is None else size), weight
+    return _stretch(curve, s, None if valid is None else size).sum(0), weight.sum()
 
 
 def _after(ordered: Tensor, r: Tensor) -> Tensor:
-    """Sums of the first 1, 2, ... values after the first r."""
-    place = torch.arange(ordered.shape[0], device=ordered.device) + r
-    last = ordered.shape[0] - 1
-    return torch.where(place <= last, ordered.gather(0, place.clamp(max=last)), 0).cumsum(0)
+    """Sums of the first 1, 2, ... values of each row after the first r."""
+    last = ordered.shape[1] - 1
+    place = torch.arange(ordered.shape[1], device=ordered.device) + r
+    return torch.where(place <= last, ordered.gather(1, place.clamp(max=last)), 0).cumsum(1)
 
 
-def _stretch(curve: Tensor, s: int, size: "Tensor | int | None" = None) -> Tensor:
-    """The curve of a batch of another size (None: all of the curve) read at j/s for j = 1 ... s."""
-    if size is None and curve.shape[0] == s:
+def _stretch(curve: Tensor, s: int, size: Tensor | None = None) -> Tensor:
+    """The last dimension of a curve of another size (None: all of the curve) read at j/s for j = 1 ... s."""
+    if size is None and curve.shape[-1] == s:
         return curve
     j = torch.arange(1, s + 1, device=curve.device)
-    size = curve.shape[0] if size is None else size
-    return curve[((j * size + s - 1) // s - 1).clamp(min=0)]
+    if size is None:
+        return curve[..., (j * curve.shape[-1] + s - 1) // s - 1]
+    return curve.gather(-1, ((j * size + s - 1) // s - 1).clamp(min=0))

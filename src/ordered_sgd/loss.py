@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.criterion import (
     ONE_LOSS_EACH,
     count_correct,
@@ -18,24 +19,24 @@ from ordered_sgd.criterion import (
     weighted_losses,
 )
 from ordered_sgd.errors import ArgumentError, check_choice, message
+from ordered_sgd.joined_units import join_units, mean_of_joined
+from ordered_sgd.kept_units import finished, hidden_faults, kept_rows, mean_of_units, mean_or_zero
 from ordered_sgd.keywords import names_unknown
 from ordered_sgd.policy import Policy, Selection
-from ordered_sgd.ranks import check_group, join, mean_over_ranks
+from ordered_sgd.ranks import check_group, mean_over_ranks
 from ordered_sgd.rules import Rule, resolve_q
 from ordered_sgd.selection import mean_of_rows, select_rows
 from ordered_sgd.traps import warn_of_no_grad, warn_of_weights
 from ordered_sgd.units import (
     Unit,
+    Units,
     Within,
     as_units,
     capped,
     check_mask,
     check_mixture,
+    check_reduce,
     check_unit,
-    kept_rows,
-    mean_of_units,
-    mean_or_zero,
-    mixed,
 )
 
 if TYPE_CHECKING:
@@ -58,14 +59,19 @@ class OrderedLoss(nn.Module):
     criterion : Callable[..., Tensor]
         Module or function that returns one loss per sample, or per element: build it with ``reduction="none"``. Targets
         equal to its `ignore_index` are never kept and never counted.
-    q : float or Rule
-        A count, a share of each batch in (0, 1], or a rule that moves q over training, such as `AccuracyRule()`; then
-        call `end_epoch` once per epoch. A rule's q is a count of samples, and a share of the valid units otherwise.
-        Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
+    q : float or Above or Rule
+        A count, a share of each batch in (0, 1], `Above` a value, or a rule that moves q over training, such as
+        `AccuracyRule()`; then call `end_epoch` once per epoch. A rule's q is a count of samples, and a share of the
+        valid units otherwise. Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
     selection : {"top", "random"}, default="top"
         ``"top"`` keeps the largest losses; ``"random"`` keeps as many at random, the control of every comparison.
     generator : torch.Generator or None, default=None
         Source of the random selection, on the CPU; one with seed 0 when None.
+    score : Callable[..., Tensor] or None, default=None
+        Given what the criterion is given, returns what is ordered by instead of the losses, of their shape or one
+        number per sample; see `ordered_sgd.scores`.
+    reduce : str or None, default=None
+        ``"mean"`` orders samples of losses (s, ...) by the mean over the other dimensions, which are refused otherwise.
     unit : {"sample", "token", "pixel", "group"}, default="sample"
         What is ordered; see `ordered_sgd.ordered_mean`.
     within : {"batch", "sample"}, default="batch"
@@ -109,9 +115,11 @@ class OrderedLoss(nn.Module):
         self,
         criterion: Callable[..., Tensor],
         *,
-        q: float | Rule,
+        q: float | Above | Rule,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
+        score: Callable[..., Tensor] | None = None,
+        reduce: Literal["mean"] | None = None,
         unit: Unit = "sample",
         within: Within = "batch",
         trim: float = 0,
@@ -127,6 +135,8 @@ class OrderedLoss(nn.Module):
         check_criterion(criterion, selection, _where)
         check_unit(unit, within, group, _where)
         check_mixture(trim, mix, cap, _where, trim_epochs)
+        check_reduce(reduce, unit, _where)
+        check_score(score, _where)
         check_choice(_where, "accuracy", accuracy, ("counted", "given"))
         self._policy = Policy(
             q,
@@ -136,8 +146,11 @@ class OrderedLoss(nn.Module):
             trim_epochs=trim_epochs,
             where=_where,
             of_samples=unit == "sample",
+            above=True,
         )
         self.criterion = criterion
+        self.score = score
+        self.reduce = reduce
         self.unit = unit
         self.within = within
         self.mix = mix
@@ -152,6 +165,8 @@ class OrderedLoss(nn.Module):
         *args: Any,
         sample_weight: Tensor | None = None,
         mask: Tensor | None = None,
+        scores: Tensor | None = None,
+        always_keep: Tensor | None = None,
         ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
@@ -159,6 +174,7 @@ class OrderedLoss(nn.Module):
 
         `sample_weight`, shape (s,), or that of the losses, multiplies the losses before they are ordered. `mask`, of
         the shape of the losses, is true where an element counts, and `ids` number the groups of ``unit="group"``.
+        `scores` and `always_keep` are those of `ordered_sgd.ordered_mean`; scores go before the loss's own function.
         Batches seen without gradients do not count towards the rule: validation does not move q. For the plain mean
         there, call ``loss_fn.eval()`` (and ``loss_fn.train()`` after it), as for the model.
         """
@@ -169,17 +185,20 @@ class OrderedLoss(nn.Module):
         if mask is not None:
             given = check_mask(losses, mask, self._where)
             valid = given if valid is None else valid & given
-        values, units = self._units(losses, valid, ids)
+        if self.training and scores is None and self.score is not None:
+            with torch.no_grad():
+                scores = self.score(*args, **kwargs)
+        units = self._units(losses, valid, ids, scores, always_keep)
         if not self.training:
             policy.evaluated()
-            return mean_of_units(values, units, 1.0, where=self._where)
+            return mean_of_units(units, 1.0, where=self._where)
         correct = counted = None
         if policy.adaptive.counts_answers:
             correct, counted = self._answers((*args, *kwargs.values()), losses, valid)
-        if self.group is not None and values.shape != losses.shape:
+        if self.group is not None and units.losses.shape != losses.shape:
             correct = None  # answers are counted by element
         again = None if not twice else partial(self._mean_of_kept, args=args, sample_weight=sample_weight, valid=valid)
-        return self._reduced(values, units, correct, counted, masked=mask is not None, again=again)
+        return self._reduced(units, correct, counted, masked=mask is not None, again=again)
 
     def _answers(self, args: tuple[Any, ...], losses: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """How many answers of a batch are right, if that can be counted, and how many there are."""
@@ -188,45 +207,42 @@ class OrderedLoss(nn.Module):
 
     def _reduced(
         self,
-        values: Tensor,
-        units: Tensor | None,
+        units: Units,
         correct: Tensor | None,
         counted: Tensor | None,
         *,
         masked: bool,
         again: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """The ordered loss of unit losses, of which some may not be valid; the rule sees them and the right answers.
+        """The ordered loss of units; the rule sees them and the right answers.
 
-        `again` gives the mean loss of rows with its graph, where the values have none.
+        `again` gives the mean loss of rows with its graph, where the losses have none.
         """
-        policy = self._policy
+        policy, within = self._policy, self.within
         if not torch.is_grad_enabled():
             self._evaluated_in_training()
         elif self.group is None and self.counting:
             policy.adaptive.expect_answers(correct is not None, self._without_answers)
         if self.group is not None:
-            return self._over_ranks(values.flatten() if units is None else values[units], correct, masked=masked)
-        s = values.shape[1:].numel() if self.within == "sample" else values.numel()
+            return self._over_ranks(units.only_valid(), correct, self.group, masked=masked)
+        s = units.losses.shape[1:].numel() if within == "sample" else units.losses.numel()
         if s == 0:  # every element of every group is masked
-            return mean_of_units(values, units, 1.0, where=self._where)
+            return mean_of_units(units, 1.0, where=self._where)
         if torch.is_grad_enabled():
             policy.see(s)
-            seen = None if units is None else units.flatten()
-            policy.observe(values.detach().flatten(), correct, counted, seen)
+            seen = units.reshaped(-1, s)
+            policy.observe(seen.losses.detach(), correct, counted, seen.rest, scores=seen.scores)
         trim = policy.trim_now
-        if units is None and self.unit == "sample":
-            rows = policy.choose(values.detach())
-            kept = mean_of_rows(values, rows) if again is None else again(rows)
-            return mixed(kept, values, trim, self.mix)
+        if units.plain and self.unit == "sample" and policy.counts_ahead:
+            rows = policy.choose(units.keys)
+            kept = mean_of_rows(units.losses, rows) if again is None else again(rows)
+            return finished(kept, units, 1, trim, self.mix)
         draw = policy.draw if policy.selection == "random" else None
         q = policy.adaptive.level(s, share=self.unit != "sample")
         if again is not None:
-            rows = kept_rows(values if draw is None else draw(values), units, q, trim, self._where)
-            return mixed(again(rows), values, trim, self.mix, units)
-        return mean_of_units(
-            values, units, q, within=self.within, trim=trim, mix=self.mix, draw=draw, where=self._where
-        )
+            rows = kept_rows(units, None if draw is None else draw(units.keys), q, trim, self._where)
+            return finished(again(rows), units, q, trim, self.mix)
+        return mean_of_units(units, q, within=within, trim=trim, mix=self.mix, draw=draw, where=self._where)
 
     def _scores_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether to run the criterion without a graph for all samples, and with one for the kept samples only.
@@ -242,7 +258,7 @@ class OrderedLoss(nn.Module):
             return False
         if 4 * self._policy.q_for(outputs.shape[0]) > outputs.shape[0]:
             return False
-        masked = self._ignored is not None and not targets.is_floating_point()
+        masked = (self._ignored is not None and not targets.is_floating_point()) or not self._policy.counts_ahead
         if masked and not outputs.is_cpu:  # how many samples are kept would have to be read from the device
             return False
         return outputs.requires_grad and looks_at_each_sample(self.criterion)
@@ -255,27 +271,29 @@ class OrderedLoss(nn.Module):
         weight = None if sample_weight is None else sample_weight.index_select(0, rows)
         losses = weighted_losses(self.criterion, kept, {}, weight, self._where)
         part = None if valid is None else valid.index_select(0, rows)
-        return mean_or_zero(capped(as_units(losses, part, "sample", None, self._where, empty=True)[0], self.cap))
+        units = as_units(losses, part, "sample", None, self._where, reduce=self.reduce, empty=True)
+        return mean_or_zero(capped(units.losses, self.cap))
 
-    def _over_ranks(self, losses: Tensor, correct: Tensor | None, *, masked: bool) -> Tensor:
+    def _over_ranks(self, mine: Units, correct: Tensor | None, group: "ProcessGroup", *, masked: bool) -> Tensor:
         """The ordered loss of the valid units of all ranks together."""
-        assert self.group is not None
-        policy = self._policy
+        policy, trim, where = self._policy, self._policy.trim_now, self._where
         # what is decided here must be the same on every rank, whether or not something of its own is masked
         may_be_empty = masked or self._ignored is not None or self.unit != "sample"
         settings = {**policy.settings(), "unit": self.unit, "mix": self.mix, "cap": self.cap}
-        joined = join(losses, correct, self.group, self._where, settings=settings, empty=may_be_empty)
+        joined, units = join_units(mine, correct, group, where, settings=settings, empty=may_be_empty)
         self._saw(joined.losses)
         s = joined.losses.shape[0]
         if torch.is_grad_enabled() and s > 0:
             if self.counting:
                 policy.adaptive.expect_answers(joined.correct is not None, self._without_answers)
             policy.see(s)
-            policy.observe(joined.losses, joined.correct)
-        share = self.unit != "sample" and s > 0
-        q = resolve_q(policy.adaptive.level(s, share=True), s, self._where) if share else None
-        rows = policy.choose(joined.losses, q) if s > 0 else torch.empty(0, dtype=torch.int64, device=losses.device)
-        return mean_over_ranks(losses, rows, joined, trim=policy.trim_now, mix=self.mix)
+            policy.observe(joined.losses, joined.correct, None, units.rest, scores=units.scores)
+        q = policy.adaptive.level(s, share=self.unit != "sample") if s else 1
+        if s == 0 or not units.plain or isinstance(q, Above):
+            draw = policy.draw if policy.selection == "random" else None
+            return mean_of_joined(mine, joined, units, q, trim=trim, mix=self.mix, draw=draw, where=where)
+        rows = policy.choose(joined.losses, resolve_q(q, s, where) if self.unit != "sample" else None)
+        return mean_over_ranks(mine.losses, rows, joined, faults=hidden_faults(units, q, trim), mix=self.mix)
 
     def _evaluated_in_training(self) -> None:
         """A batch came without gradients, though not in eval mode."""
@@ -287,11 +305,19 @@ class OrderedLoss(nn.Module):
     def _saw(self, losses: Tensor) -> None:
         """The valid losses of all ranks, for those who keep a record."""
 
-    def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One loss per unit, capped, and which are valid."""
+    def _units(
+        self,
+        losses: Tensor,
+        valid: Tensor | None,
+        ids: Tensor | None,
+        scores: Tensor | None,
+        always: Tensor | None,
+    ) -> Units:
+        """One loss per unit, capped, and what is known of each."""
         empty = self.group is not None and self.training
-        values, units = as_units(losses, valid, self.unit, ids, self._where, empty=empty)
-        return capped(values, self.cap) if self.training else values, units
+        parts = {"scores": scores, "always": always, "reduce": self.reduce}
+        units = as_units(losses, valid, self.unit, ids, self._where, empty=empty, **parts)  # type: ignore[arg-type]
+        return units.capped(self.cap) if self.training else units
 
     def end_epoch(self, accuracy: float | None = None) -> int:
         """The q of the next epoch.
@@ -347,7 +373,7 @@ class OrderedLoss(nn.Module):
         policy = self._policy
         level = policy.adaptive.fixed or policy.adaptive.rule
         values: dict[str, object] = {"selection": policy.selection, "unit": self.unit, "within": self.within}
-        values |= {"trim": policy.trim, "mix": self.mix, "cap": self.cap}
+        values |= {"trim": policy.trim, "mix": self.mix, "cap": self.cap, "reduce": self.reduce}
         defaults: dict[str, object] = {
             "selection": "top",
             "unit": "sample",
@@ -355,9 +381,17 @@ class OrderedLoss(nn.Module):
             "trim": 0,
             "mix": 0.0,
             "cap": None,
+            "reduce": None,
         }
         others = [f"{name}={value!r}" for name, value in values.items() if value != defaults[name]]
         return ", ".join([f"q={level}", *others])
+
+
+def check_score(score: Callable[..., Tensor] | None, where: str) -> None:
+    """Raise unless it is a function, or None."""
+    if score is not None and not callable(score):
+        remedy = "Pass a function of outputs and targets, such as ordered_sgd.scores.entropy."
+        raise ArgumentError(message(where, "score", "be callable", repr(score), remedy))
 
 
 def check_criterion(criterion: Callable[..., Tensor], selection: str, where: str) -> None:

@@ -1,24 +1,17 @@
 """`ordered_mean`: the mean of the q largest losses of a batch, of samples, tokens, pixels or groups."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from ordered_sgd.ranks import check_group, join, mean_over_ranks
+from ordered_sgd.amounts import Amount
+from ordered_sgd.joined_units import join_units, mean_of_joined
+from ordered_sgd.kept_units import mean_of_units
+from ordered_sgd.ranks import check_group
 from ordered_sgd.rules import resolve_q, warn_of_one
 from ordered_sgd.selection import check_losses, mean_of_rows, top_rows
-from ordered_sgd.units import (
-    Unit,
-    Within,
-    as_units,
-    capped,
-    check_mixture,
-    check_unit,
-    mean_of_units,
-    plain_trim,
-    rows_after_trim,
-)
+from ordered_sgd.units import Unit, Within, as_units, check_mixture, check_reduce, check_unit, plain_trim
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -26,9 +19,12 @@ if TYPE_CHECKING:
 
 def ordered_mean(
     losses: Tensor,
-    q: float,
+    q: Amount,
     *,
     mask: Tensor | None = None,
+    scores: Tensor | None = None,
+    always_keep: Tensor | None = None,
+    reduce: Literal["mean"] | None = None,
     unit: Unit = "sample",
     ids: Tensor | None = None,
     within: Within = "batch",
@@ -49,10 +45,20 @@ def ordered_mean(
         `unit`.
     q
         A count, or a share in (0, 1] of the batch, that is of its valid units; more than there are means all of them.
+        `Above` keeps what is above a value. With ``within="sample"``, integers of shape (s,) are a count for each
+        sample, which may be 0.
     mask
         Of the shape of `losses`, true or not zero where an element counts: padding and ignored pixels are never kept
         and never counted. A batch without any valid element gives 0, with a graph. A mask of floats that could be meant
         to be added to scores (0 where an element counts) is refused.
+    scores
+        What the units are ordered by instead of their losses, of the shape of `losses` (or (s,) for samples): those
+        with the largest scores are kept, and the mean is of their losses. Scores get no gradient.
+    always_keep
+        Booleans of the shape of `losses` (or (s,) for samples): valid units that are kept whatever their loss, such as
+        the positives of a detector. q and trim then count the others, and the mean is over both.
+    reduce
+        ``"mean"`` orders samples of losses (s, ...) by the mean over the other dimensions, which are refused otherwise.
     unit
         What is ordered: ``"sample"`` (of further dimensions, which then need a mask, the mean of its valid elements),
         ``"token"`` or ``"pixel"`` (every element), ``"group"`` (the mean of the elements with the same number in
@@ -84,6 +90,8 @@ def ordered_mean(
     >>> loss.backward()
     >>> losses.grad
     tensor([0.0000, 0.5000, 0.0000, 0.5000])
+    >>> ordered_mean(losses, q=1, always_keep=losses == 1)  # and the largest of the others
+    tensor(2.5000, grad_fn=<MeanBackward0>)
     >>> pixels = torch.tensor([[5.0, 1.0], [2.0, 9.0]])
     >>> ordered_mean(pixels, q=0.67, unit="pixel", mask=pixels < 9)  # two of the three that count
     tensor(3.5000)
@@ -91,17 +99,23 @@ def ordered_mean(
     where = "ordered_mean"
     if type(q) is int and not torch.compiler.is_compiling():
         warn_of_one(q, losses.numel() if isinstance(losses, Tensor) else 0, where)
-    of_samples = unit == "sample" and within == "batch" and mask is None and ids is None
-    if of_samples and group is None and not trim and not mix and cap is None:
+    of_samples = unit == "sample" and within == "batch" and mask is None and ids is None and scores is None
+    if of_samples and not (group or trim or mix or reduce) and cap is None and always_keep is None:
         values = check_losses(losses, where)
-        return mean_of_rows(values, top_rows(values.detach(), resolve_q(q, values.shape[0], where)))
+        if isinstance(q, int | float):
+            return mean_of_rows(values, top_rows(values.detach(), resolve_q(q, values.shape[0], where)))
     check_unit(unit, within, group, where)
     check_mixture(trim, mix, cap, where)
-    values, valid = as_units(losses, mask, unit, ids, where, empty=group is not None)
-    values, trim = capped(values, cap), plain_trim(trim)
+    check_reduce(reduce, unit, where)
+    empty = group is not None
+    units = as_units(
+        losses, mask, unit, ids, where, scores=scores, always=always_keep, reduce=reduce, empty=empty
+    ).capped(cap)
+    trim = plain_trim(trim)
     if group is None:
-        return mean_of_units(values, valid, q, within=within, trim=trim, mix=mix, where=where)
-    mine = values.flatten() if valid is None else values[valid]
+        return mean_of_units(units, q, within=within, trim=trim, mix=mix, where=where)
+    mine = units.only_valid()
     settings = {"q": q, "trim": trim, "unit": unit, "mix": mix, "cap": cap}
-    joined = join(mine, None, check_group(group, where), where, settings=settings, empty=valid is not None)
-    return mean_over_ranks(mine, rows_after_trim(joined.losses, q, trim, where), joined, trim=trim, mix=mix)
+    given = check_group(group, where)
+    joined, everything = join_units(mine, None, given, where, settings=settings, empty=units.valid is not None)
+    return mean_of_joined(mine, joined, everything, q, trim=trim, mix=mix, where=where)

@@ -27,6 +27,8 @@ class Verdict:
         Marks the arrival of `first` on the host.
     sizes
         How the losses are spread over ranks; empty when they are of one process.
+    what
+        What was looked at.
     """
 
     step: int = 0
@@ -35,6 +37,7 @@ class Verdict:
     first: Tensor | None = None
     event: Any = None
     sizes: tuple[int, ...] = ()
+    what: str = "losses"
 
     def error(self) -> NonFiniteLossError | None:
         """The error that the batch deserves, or None; waits until the losses of the batch are known, and no longer."""
@@ -51,7 +54,7 @@ class Verdict:
         where = f"{place} of {self.sizes[rank]} on rank {rank}" if self.sizes else f"{place} of {self.count}"
         got = f"{value} at position {where} in step {self.step}"
         remedy = 'Lower the learning rate, or pass nonfinite="skip".'
-        return NonFiniteLossError(message("OrderedStep", "losses", "be finite", got, remedy))
+        return NonFiniteLossError(message("OrderedStep", self.what, "be finite", got, remedy))
 
 
 def inspect_losses(
@@ -60,13 +63,17 @@ def inspect_losses(
     *,
     at_once: bool,
     sizes: tuple[int, ...] = (),
+    scores: Tensor | None = None,
     scored: Tensor | None = None,
     s: int | None = None,
 ) -> Verdict:
     """The verdict on detached losses: read now, or left on the device when not `at_once`.
 
-    Losses of some samples only have the positions `scored` in a batch of s.
+    Losses of some samples only have the positions `scored` in a batch of s. A score that is NaN stands for its loss.
     """
+    what = "losses" if scores is None else "losses and scores"
+    if scores is not None:
+        losses = torch.where(scores.isnan(), torch.nan, losses)
     if losses.shape[0] == 0 or (at_once and math.isfinite(losses.sum().item())):
         return _FINE  # the usual case: one number read, and finite only if every loss is
     bad = ~losses.isfinite()
@@ -76,7 +83,7 @@ def inspect_losses(
         position = scored.index_select(0, position)
     first = torch.cat([torch.where(found, position, -1).float(), value])
     first, event = (first, None) if at_once else sent(first)
-    return Verdict(step, s or losses.shape[0], None if at_once else found.float(), first, event, sizes)
+    return Verdict(step, s or losses.shape[0], None if at_once else found.float(), first, event, sizes, what)
 
 
 class OnItsWay(NamedTuple):

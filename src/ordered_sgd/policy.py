@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from ordered_sgd.adaptive import AdaptiveQ
-from ordered_sgd.errors import check_choice, check_state
+from ordered_sgd.amounts import Above, kept_count, trimmed
+from ordered_sgd.errors import ArgumentError, check_choice, check_state, message
 from ordered_sgd.rules import FixedQ, Rule, warn_of_one
 from ordered_sgd.selection import random_rows, top_rows
 from ordered_sgd.shared_settings import Settings, shown_setting
 from ordered_sgd.traps import ForgottenEpochs, warn_of_small_q
-from ordered_sgd.units import plain_trim, trimmed
+from ordered_sgd.units import plain_trim
 
 Selection = Literal["top", "random"]
 _STATE = ("q", "s", "epoch", "began", "last", "sums", "generator")
@@ -29,11 +30,13 @@ class Policy:
         The name that messages start with.
     of_samples
         Whether whole samples are ordered: then a small q in the first epoch is warned of.
+    above
+        Whether q may be a threshold, so that only the losses tell how many are kept.
     """
 
     def __init__(
         self,
-        q: float | Rule,
+        q: float | Above | Rule,
         *,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
@@ -41,7 +44,11 @@ class Policy:
         trim_epochs: int = 5,
         where: str,
         of_samples: bool = True,
+        above: bool = False,
     ) -> None:
+        if isinstance(q, Above) and not above:
+            remedy = "Pass a count such as q=16, or a share such as q=0.25."
+            raise ArgumentError(message(where, "q", "be known before the losses", repr(q), remedy))
         self.adaptive = AdaptiveQ(q, where)
         check_choice(where, "selection", selection, ("top", "random"))
         self.selection = selection
@@ -73,13 +80,16 @@ class Policy:
         return found
 
     def choose(self, losses: Tensor, q: int | None = None, *, s: int | None = None) -> Tensor:
-        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control.
+        """Positions of the samples to keep: line 4 of Algorithm 1, or the random control. A threshold reads the losses.
 
         With `s` the losses are some of a batch of s, and as many are kept as of the whole batch.
         """
         s = losses.shape[0] if s is None else s
         r = self.trimmed_of(s)
-        q = self.q_for(s) if q is None else min(q, s - r)
+        if isinstance(self.adaptive.fixed, Above):
+            q = kept_count(self.adaptive.fixed, losses, r, self.where)
+        else:
+            q = self.q_for(s) if q is None else min(q, s - r)
         if self.selection == "random":
             rows = random_rows(s, q, self.generator)
             if losses.device.type == "cuda" and rows.device.type == "cpu":
@@ -105,17 +115,21 @@ class Policy:
         if self._epochs is not None and not torch.compiler.is_compiling():
             self._epochs.evaluated()
 
-    def observe(
-        self, losses: Tensor, correct: Tensor | None, counted: Tensor | None = None, valid: Tensor | None = None
-    ) -> None:
+    def observe(self, losses: Tensor, *given: Tensor | None, scores: Tensor | None = None) -> None:
         """Show a training batch to the rule; see `AdaptiveQ.observe`."""
-        self.adaptive.observe(losses, correct, counted, valid, trim=self.trim_now)
+        self.adaptive.observe(losses, *given, scores=scores, trim=self.trim_now)
+
+    @property
+    def counts_ahead(self) -> bool:
+        """Whether how many are kept is known before the losses."""
+        return not isinstance(self.adaptive.fixed, Above)
 
     def _warn_of_q(self, s: int) -> bool:
         """Whether there was something to warn of in the q for a batch of s."""
-        if self.adaptive.fixed is not None and warn_of_one(self.adaptive.fixed, s, self.where):
+        fixed = self.adaptive.fixed
+        if isinstance(fixed, int | float) and warn_of_one(fixed, s, self.where):
             return True
-        ordered = self.selection == "top" and self._of_samples
+        ordered = self.selection == "top" and self._of_samples and self.counts_ahead
         return ordered and warn_of_small_q(self.where, self.adaptive.q_for(s), s)
 
     def q_for(self, s: int) -> int:

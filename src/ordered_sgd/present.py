@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,8 +38,8 @@ class Present:
     @cached_property
     def rows(self) -> Tensor | None:
         """The positions of those that count, on the CPU; None where all do."""
-        there = None if self._sent is None else self._sent.read()
-        return None if there is None or bool(there.all()) else there.nonzero().squeeze(1)
+        there = None if self._sent is None else self._sent.read().numpy()
+        return None if there is None or there.all() else torch.from_numpy(np.flatnonzero(there))
 
     def count(self, s: int) -> int:
         """How many of s samples count."""

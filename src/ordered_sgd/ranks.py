@@ -184,12 +184,14 @@ def _check_dtypes(heads: list[Sent], where: str) -> None:
         raise ArgumentError(message(where, "losses", "have one dtype on all ranks", by_rank(dtypes), remedy))
 
 
-def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined, *, trim: float = 0, mix: float = 0.0) -> Tensor:
+def mean_over_ranks(
+    losses: Tensor, rows: Tensor, joined: Joined, *, faults: Tensor | None = None, mix: float = 0.0
+) -> Tensor:
     """Mean of the chosen losses of all ranks, with a gradient for those of this rank.
 
     Data-parallel training averages gradients over ranks, so that of a kept loss is (number of ranks) / q: the average
     is then the gradient of one process on the joined batch. A rank without a kept sample gets zeros, with a graph.
-    `mix` of the mean of all is mixed in; if some were trimmed, a NaN among them still makes the mean NaN.
+    `mix` of the mean of all is mixed in; `faults`, where true, make the mean NaN.
     """
     if not any(joined.sizes):
         return widen(losses).sum()
@@ -199,8 +201,8 @@ def mean_over_ranks(losses: Tensor, rows: Tensor, joined: Joined, *, trim: float
     if mix:
         weights = (1 - mix) * weights + mix * ranks / joined.losses.shape[0]
         value = (1 - mix) * value + mix * joined.losses.mean()
-    if trim:
-        value = torch.where(joined.losses.isnan().any(), torch.nan, value)
+    if faults is not None:
+        value = torch.where(faults, torch.nan, value)
     with_gradient: Tensor = _WithGradient.apply(losses, weights, value)  # type: ignore[no-untyped-call]
     return with_gradient
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ordered_sgd.criterion import countable, ignore_index, right_answers, weighted_losses
 from ordered_sgd.engines.phases import Losses
-from ordered_sgd.units import as_units, capped
+from ordered_sgd.units import as_units
 
 Batch = tuple[Any, Any, Tensor | None]  # x, y and the samples' weights
 
@@ -19,7 +19,7 @@ class Scoring:
 
     Parameters
     ----------
-    model, criterion, forward, cap
+    model, criterion, forward, cap, score, reduce
         As of `ordered_sgd.OrderedStep`; the model is the one inside a wrapper.
     counts
         Whether right answers are counted in every step, because a rule asks for them.
@@ -33,26 +33,35 @@ class Scoring:
         criterion: Callable[..., Tensor],
         forward: Callable[[Any, Any], Any] | None,
         *,
-        cap: float | None,
+        cap: float | None = None,
+        score: Callable[..., Tensor] | None = None,
+        reduce: str | None = None,
         counts: bool,
         empty: bool,
     ) -> None:
         self.model, self.criterion, self.forward = model, criterion, forward or _call
         self.cap, self._counts, self._empty = cap, counts, empty
-        self.ignored = ignore_index(criterion)
+        self.ignored, self.score, self.reduce = ignore_index(criterion), score, reduce
 
     def __call__(self, batch: Batch) -> Losses:
         """Line 3."""
         x, y, sample_weight = batch
         outputs = self.forward(self.model, x)
         found = weighted_losses(self.criterion, (outputs, y), {}, sample_weight, "OrderedStep")
-        losses = capped(as_units(found, None, "sample", None, "OrderedStep", empty=self._empty)[0], self.cap)
+        scores = None
+        if self.score is not None:
+            with torch.no_grad():
+                scores = self.score(outputs, y)
+        units = as_units(
+            found, None, "sample", None, "OrderedStep", scores=scores, reduce=self.reduce, empty=self._empty
+        ).capped(self.cap)
+        losses, scores = units.losses, units.scores
         if self._counts or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
-            return Losses(losses, self._right(outputs, y, losses))
+            return Losses(losses, self._right(outputs, y, losses), scores)
         if not countable(self.criterion, outputs, y, losses):
-            return Losses(losses, None)  # a record would hold the outputs for nothing
+            return Losses(losses, None, scores)  # a record would hold the outputs for nothing
         # if somebody asks
-        return Losses(losses, partial(self._right, outputs.detach(), y, losses.detach()))
+        return Losses(losses, partial(self._right, outputs.detach(), y, losses.detach()), scores)
 
     def _right(self, outputs: Any, y: Any, losses: Tensor) -> Tensor | None:
         """Which answers are right; one with the ignored target is not."""

@@ -72,7 +72,8 @@ def check_losses(
     if losses.dim() == 2 and losses.shape[1] == 1:
         losses = losses.squeeze(1)
     if losses.dim() != 1:
-        advice = "Reduce the other dimensions, as in losses.flatten(1).mean(1). To order tokens or pixels, use "
+        advice = "Reduce the other dimensions, as in losses.flatten(1).mean(1), or let a loss do it by "
+        advice += 'reduce="mean". To order tokens or pixels, use '
         advice += 'OrderedLoss(unit="token"), or ordered_linear_cross_entropy for a language model, in a plain loop.'
         raise ArgumentError(message(where, "losses", rule, f"shape {tuple(losses.shape)}", advice))
     if losses.shape[0] == 0 and not empty:

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from ordered_sgd.engines.phases import Ahead, Computed, Kept, KeptRanks, Scored, count_right
+from ordered_sgd.joined_units import join_units
 from ordered_sgd.loss import WITHOUT_ANSWERS
 from ordered_sgd.nonfinite import Verdict, inspect_losses
 from ordered_sgd.policy import Policy
 from ordered_sgd.present import Present
-from ordered_sgd.ranks import Joined, agree_on, join, no_samples, numbers_of_all
+from ordered_sgd.ranks import Joined, agree_on, no_samples, numbers_of_all
 from ordered_sgd.record import StepRecord
 from ordered_sgd.rewind import device_of
 from ordered_sgd.shared_settings import Settings
 from ordered_sgd.traps import has_batchnorm, warn_of_batchnorm
+from ordered_sgd.units import Units
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -37,6 +39,8 @@ class Choice:
         Over several ranks: the losses of all of them, and the positions that are kept among these.
     present
         Positions of the samples that count, whose target is not the ignored one; None: all.
+    scores
+        What the samples that count were ordered by, over several ranks those of all; None: their losses.
     """
 
     kept: Kept | None
@@ -44,6 +48,7 @@ class Choice:
     joined: Joined | None = None
     rows: Tensor | None = None
     present: Tensor | None = None
+    scores: Tensor | None = None
 
 
 class Selector:
@@ -72,7 +77,7 @@ class Selector:
 
     def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
         """What is known of a batch before its losses: its size, where the targets tell, and its samples' numbers."""
-        if s is None:
+        if s is None or not self.policy.counts_ahead:
             return Ahead(self._keeps_all(s), index=index)
         q = self.policy.q_for(s)
         return Ahead(self._keeps_all(s), KeptRanks(q, self.policy.trimmed_of(s)), index, share=q / max(s, 1))
@@ -93,19 +98,20 @@ class Selector:
 
     def choose(self, scored: Scored, step: int, present: Present) -> Choice:
         """The q largest losses of the samples that count."""
-        losses, at_once = scored.losses, _reads_are_free(scored.losses)
+        losses, scores, at_once = scored.losses, scored.scores, _reads_are_free(scored.losses)
         positions, s = scored.positions or (None, losses.shape[0])
         there = present.of(positions, losses.device)
         if there is not None:
             positions = there if positions is None else positions.index_select(0, there)
             losses = losses.index_select(0, there)
-        verdict = inspect_losses(losses, step, at_once=at_once, scored=positions, s=s)
+            scores = None if scores is None else scores.index_select(0, there)
+        verdict = inspect_losses(losses, step, scores=scores, at_once=at_once, scored=positions, s=s)
         if at_once and verdict.error() is not None:
             return Choice(None, verdict)
         self._expect_answers(scored.right is not None)
         count = present.count(s)
         self.policy.see(count)
-        rows = self.policy.choose(losses, s=count)
+        rows = self.policy.choose(losses if scores is None else scores, s=count)
         few = rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]
         if self._couples and few and has_batchnorm(self._model, training=True):
             self._couples = False  # said once
@@ -113,7 +119,7 @@ class Selector:
         if there is not None:
             rows = there.index_select(0, rows)
         kept = Kept(rows, self._divisor(max(rows.shape[0], 1)), self.scaler)
-        return Choice(kept, verdict, present=present.of(None, losses.device))
+        return Choice(kept, verdict, present=present.of(None, losses.device), scores=scores)
 
     def _expect_answers(self, found: bool) -> None:
         """Refuse a rule that would get no accuracy."""
@@ -129,7 +135,8 @@ class Selector:
         if rows is None:
             rows = torch.empty(0, dtype=torch.int64, device=losses.device)
         else:
-            self._observe(found, correct() if self.policy.adaptive.counts_answers else None, verdict.bad)
+            right = correct() if self.policy.adaptive.counts_answers else None
+            self._observe(found, right, verdict.bad, choice.scores)
         bad, count = verdict.bad, found.shape[0]
         record = StepRecord(rows.shape[0], count, engine, losses, rows, correct, bad, _present=present)
         if estimate is None:
@@ -139,13 +146,13 @@ class Selector:
             mean = partial(_scaled, mean, losses.shape[0] / max(count, 1))
         return replace(record, scored=estimate.scored, recall=estimate.recall, _mean=mean)
 
-    def _observe(self, losses: Tensor, right: Tensor | None, bad: Tensor | None) -> None:
+    def _observe(self, losses: Tensor, right: Tensor | None, bad: Tensor | None, scores: Tensor | None = None) -> None:
         """Show the batch to the rule; not the answers of one that the device may yet find to be skipped."""
         count = None
         if right is not None and bad is not None:
             fine = 1 - bad
             right, count = right * fine, losses.shape[0] * fine
-        self.policy.observe(losses, right, count)
+        self.policy.observe(losses, right, count, scores=scores)
 
 
 class RanksSelector(Selector):
@@ -187,7 +194,7 @@ class RanksSelector(Selector):
     def ahead(self, s: int | None, index: Tensor | None) -> Ahead:
         """What all ranks know of their batches: this one's own size would lead it to another engine than theirs."""
         largest = self.policy.adaptive.s
-        share = self.policy.q_for(largest) / largest if largest else None
+        share = self.policy.q_for(largest) / largest if largest and self.policy.counts_ahead else None
         return Ahead(self._keeps_all(s), index=index, share=share)
 
     def _keeps_all(self, s: int | None) -> bool:
@@ -203,33 +210,35 @@ class RanksSelector(Selector):
 
     def choose(self, scored: Scored, step: int, present: Present) -> Choice:
         """The positions of the q largest losses that are this rank's."""
-        losses, there = scored.losses, present.of(None, scored.losses.device)
+        mine, there = Units(scored.losses, None, scored.scores), present.of(None, scored.losses.device)
         if there is not None:
-            losses = losses.index_select(0, there)
-        joined = self._joined(losses, scored)
-        verdict = inspect_losses(joined.losses, step, at_once=True, sizes=joined.sizes)
+            scores = None if mine.scores is None else mine.scores.index_select(0, there)
+            mine = Units(mine.losses.index_select(0, there), None, scores)
+        joined, units = self._joined(mine, scored)
+        verdict = inspect_losses(joined.losses, step, scores=units.scores, at_once=True, sizes=joined.sizes)
         if verdict.error() is not None:
             return Choice(None, verdict, joined)
         self._expect_answers(joined.correct is not None)
         self.policy.see(joined.losses.shape[0])
-        rows = self.policy.choose(joined.losses)
-        mine = joined.mine(rows)
+        rows = self.policy.choose(units.keys)
+        own = joined.mine(rows)
         if there is not None:
-            mine = there.index_select(0, mine)
-        return Choice(Kept(mine, self._divisor(max(rows.shape[0], 1)), self.scaler), verdict, joined, rows)
+            own = there.index_select(0, own)
+        kept = Kept(own, self._divisor(max(rows.shape[0], 1)), self.scaler)
+        return Choice(kept, verdict, joined, rows, scores=units.scores)
 
-    def _joined(self, losses: Tensor, scored: Scored) -> Joined:
+    def _joined(self, mine: Units, scored: Scored) -> tuple[Joined, Units]:
         """The losses of all ranks; there may be none if all targets are ignored ones, but not if there are no targets.
 
         Whether there are is asked only then, by all ranks.
         """
         correct, settings = count_right(scored.right), self._settings()
-        joined = join(losses, correct, self.group, "OrderedStep", settings=settings, empty=True)
+        joined, units = join_units(mine, correct, self.group, "OrderedStep", settings=settings, empty=True)
         if not any(joined.sizes):
             samples = numbers_of_all([scored.losses.shape[0]], self.group, device_of(self._model), "the batch sizes")
             if not any(s for (s,) in samples):
                 raise no_samples("OrderedStep")
-        return joined
+        return joined, units
 
     def record(self, computed: Computed, choice: Choice, verdict: Verdict) -> StepRecord:
         """What the step did on this rank, and on all of them."""
@@ -237,7 +246,7 @@ class RanksSelector(Selector):
         assert joined is not None
         none = torch.empty(0, dtype=torch.int64, device=computed.losses.device)
         if rows is not None:
-            self.policy.observe(joined.losses, joined.correct)
+            self.policy.observe(joined.losses, joined.correct, scores=choice.scores)
         kept = none if rows is None or choice.rows is None else choice.rows
         mine, q, count = none if rows is None else rows, kept.shape[0], joined.losses.shape[0]
         everywhere = joined.losses, kept

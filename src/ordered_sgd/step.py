@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.criterion import ignore_index
 from ordered_sgd.engines import Strategy, as_strategy
 from ordered_sgd.engines.accumulate import MicroBatches, micro_batches, samples_of
@@ -14,7 +15,7 @@ from ordered_sgd.engines.parallel import parallel
 from ordered_sgd.engines.phases import Engine, Parts, Recall, Scored
 from ordered_sgd.errors import ArgumentError, check_choice, check_state, message
 from ordered_sgd.keywords import names_unknown
-from ordered_sgd.loss import Accuracy, check_criterion
+from ordered_sgd.loss import Accuracy, check_criterion, check_score
 from ordered_sgd.policy import Policy, Selection
 from ordered_sgd.present import Present
 from ordered_sgd.record import StepRecord
@@ -22,7 +23,7 @@ from ordered_sgd.rewind import Buffers
 from ordered_sgd.rules import Rule
 from ordered_sgd.scoring import Scoring
 from ordered_sgd.selector import RanksSelector, Selector
-from ordered_sgd.units import check_mixture
+from ordered_sgd.units import check_mixture, check_reduce
 from ordered_sgd.update import Updater
 
 if TYPE_CHECKING:
@@ -43,14 +44,19 @@ class OrderedStep:
         is the criterion's `ignore_index` is never kept and never counted.
     optimizer : torch.optim.Optimizer
         Any torch optimizer over the parameters to train; learning-rate schedulers work unchanged.
-    q : float or Rule
-        A count, a share of each batch in (0, 1], or a rule that moves q at each `end_epoch`, such as `AccuracyRule()`.
-        Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
+    q : float or Above or Rule
+        A count, a share of each batch in (0, 1], `Above` a value, or a rule that moves q at each `end_epoch`, such as
+        `AccuracyRule()`. Note that ``q=1`` keeps one sample and ``q=1.0`` all of them.
     selection : {"top", "random"}, default="top"
         ``"random"`` keeps q samples at random instead, the control of every comparison.
     generator : torch.Generator or None, default=None
         Source of the random selection, and of the random choices of the engine with a memory (which other samples it
         scores, and when a whole batch); one with seed 0 when None.
+    score : Callable[[Any, Any], Tensor] or None, default=None
+        ``score(outputs, y)`` returns what samples are ordered by instead of their losses: those with the largest scores
+        are kept, and the step is on the mean of their losses; see `ordered_sgd.scores`.
+    reduce : str or None, default=None
+        ``"mean"`` takes losses (s, ...) and averages them over the other dimensions, which are refused otherwise.
     engine : str or Strategy, default="auto"
         How the gradient is computed: a name, or a value of `ordered_sgd.engines` with options, such as
         ``Rows(verify_every=50)``. ``"dense"`` back-propagates through the whole batch; ``"rows"`` and ``"twopass"``
@@ -101,9 +107,11 @@ class OrderedStep:
         criterion: Callable[..., Tensor],
         optimizer: Optimizer,
         *,
-        q: float | Rule,
+        q: float | Above | Rule,
         selection: Selection = "top",
         generator: torch.Generator | None = None,
+        score: Callable[[Any, Any], Tensor] | None = None,
+        reduce: Literal["mean"] | None = None,
         engine: Literal["auto", "dense", "rows", "twopass", "memory"] | Strategy = "auto",
         forward: Callable[[Any, Any], Any] | None = None,
         max_grad_norm: float | None = None,
@@ -120,10 +128,18 @@ class OrderedStep:
             must = "be 'raise' for a model in DistributedDataParallel without a group"
             raise ArgumentError(message("OrderedStep", "nonfinite", must, "'skip'", remedy))
         check_mixture(trim, 0.0, cap, "OrderedStep", trim_epochs)
+        check_reduce(reduce, "sample", "OrderedStep")
+        check_score(score, "OrderedStep")
         check_choice("OrderedStep", "accuracy", accuracy, ("counted", "given"))
         check_criterion(criterion, selection, "OrderedStep")
         self.policy = Policy(
-            q, selection=selection, generator=generator, trim=trim, trim_epochs=trim_epochs, where="OrderedStep"
+            q,
+            selection=selection,
+            generator=generator,
+            trim=trim,
+            trim_epochs=trim_epochs,
+            where="OrderedStep",
+            above=True,
         )
         self.model, self.optimizer = model, optimizer
         self._parallel = parallel(model, group)
@@ -131,18 +147,21 @@ class OrderedStep:
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         counts = self.policy.adaptive.counts_answers
         self._ignored = ignore_index(criterion)
-        score = Scoring(inner, criterion, forward, cap=cap, counts=counts, empty=group is not None)
+        scoring = Scoring(
+            inner, criterion, forward, cap=cap, score=score, reduce=reduce, counts=counts, empty=group is not None
+        )
         buffers = Buffers(inner, criterion) if isinstance(criterion, nn.Module) else Buffers(inner)
-        parts = Parts(inner, score, self._parallel, buffers, self.policy.generator, selection, group)
+        choice = self.policy.generator, selection, group, self.policy.counts_ahead, score is not None
+        parts = Parts(inner, scoring, self._parallel, buffers, *choice)
         strategy = as_strategy(engine, "OrderedStep")
         self.engine = strategy.build(parts)
         self.selector = Selector(self.policy, inner, scaler, counting=accuracy == "counted")
         if group is not None:
-            others: dict[str, object] = {"engine": strategy, "cap": cap, "nonfinite": nonfinite}
+            others: dict[str, object] = {"engine": strategy, "cap": cap, "nonfinite": nonfinite, "reduce": reduce}
             others |= {"max_grad_norm": max_grad_norm, "scaler": scaler}
             self.selector = RanksSelector(self.policy, inner, scaler, group, others, counting=accuracy == "counted")
         self.updater = Updater(optimizer, buffers, scaler=scaler, max_grad_norm=max_grad_norm, nonfinite=nonfinite)
-        self._micro = MicroBatches(score, self._parallel, buffers)
+        self._micro = MicroBatches(scoring, self._parallel, buffers)
         self._ran: Engine | MicroBatches = self.engine
         self._alone = group is None
         self.steps = 0

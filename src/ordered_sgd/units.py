@@ -1,28 +1,22 @@
 """What is ordered: samples, tokens, pixels or groups of them; masked ones never count.
 
-Losses of any shape become units, one value each, of which some may not be valid; then as in Algorithm 1 the q largest
-are kept and their mean is taken. On an accelerator, and while torch.compile traces, the units are sorted and counts
-stay on the device (groups, and masks of floats, are waited for); on the CPU only the valid units are looked at, by
-partition.
+Losses of any shape become units, one value each, of which some may not be valid. `ordered_sgd.kept_units` says which of
+them are kept.
 """
 
 import numbers
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.rules import check_q, floor_share, resolve_q
-from ordered_sgd.selection import check_losses, mean, top_rows, widen
+from ordered_sgd.selection import check_losses, widen
 
 Unit = Literal["sample", "token", "pixel", "group"]
 Within = Literal["batch", "sample"]
 UNITS = ("sample", "token", "pixel", "group")
-# Rows of fewer units than this are sorted together when each sample is ordered by itself; longer ones one by one.
-_SORT_ROWS_BELOW = 2048
 
 
 def check_unit(unit: str, within: str, group: object, where: str) -> None:
@@ -63,13 +57,82 @@ def capped(values: Tensor, cap: float | None) -> Tensor:
     return values if cap is None else torch.where(values.isinf(), values, values.clamp(max=cap))
 
 
+@dataclass(frozen=True)
+class Units:
+    """Losses of what is ordered, one each, and what is known of them, all of one shape.
+
+    Parameters
+    ----------
+    losses
+        With their graph.
+    valid
+        Which of them count; None: all.
+    scores
+        What they are ordered by, detached; None: the losses.
+    always
+        Which of them are kept whatever their loss; None: none.
+    """
+
+    losses: Tensor
+    valid: Tensor | None = None
+    scores: Tensor | None = None
+    always: Tensor | None = None
+
+    @property
+    def keys(self) -> Tensor:
+        """What they are ordered by, detached."""
+        return self.losses.detach() if self.scores is None else self.scores
+
+    @property
+    def rest(self) -> Tensor | None:
+        """Which valid units are not kept in any case: those that q counts; None: all."""
+        if self.always is None:
+            return self.valid
+        return ~self.always if self.valid is None else self.valid & ~self.always
+
+    @property
+    def plain(self) -> bool:
+        """Whether all count, and are ordered by their losses."""
+        return self.valid is None and self.scores is None and self.always is None
+
+    def capped(self, cap: float | None) -> "Units":
+        """The same with no loss above the cap but those that are infinite, which must not be hidden."""
+        return self if cap is None else replace(self, losses=capped(self.losses, cap))
+
+    def row(self, number: int) -> "Units":
+        """One of the rows, without a graph."""
+        parts = self.losses.detach(), self.valid, self.scores, self.always
+        return Units(*(None if part is None else part[number] for part in parts))  # type: ignore[arg-type]
+
+    def reshaped(self, *shape: int) -> "Units":
+        """The same in another shape."""
+        parts = self.losses, self.valid, self.scores, self.always
+        return Units(*(None if part is None else part.reshape(shape) for part in parts))  # type: ignore[arg-type]
+
+    def only_valid(self) -> "Units":
+        """Those that count, as one dimension; how many there are is waited for."""
+        if self.valid is None:
+            return self.reshaped(-1)
+        scores, always = (None if part is None else part[self.valid] for part in (self.scores, self.always))
+        return Units(self.losses[self.valid], None, scores, always)
+
+
 def as_units(
-    losses: Tensor, mask: Tensor | None, unit: str, ids: Tensor | None, where: str, *, empty: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """One loss per unit, and which units are valid (None: all).
+    losses: Tensor,
+    mask: Tensor | None,
+    unit: str,
+    ids: Tensor | None,
+    where: str,
+    *,
+    scores: Tensor | None = None,
+    always: Tensor | None = None,
+    reduce: str | None = None,
+    empty: bool = False,
+) -> Units:
+    """One loss per unit, and what is known of each.
 
     Tokens and pixels keep the shape of the losses; samples and groups come back as one dimension, each the mean of its
-    valid elements.
+    valid elements. Scores are averaged as losses are, and a unit with an element that is always kept is kept.
     """
     if not isinstance(losses, Tensor) or losses.dim() == 0:
         check_losses(losses, where)
@@ -78,18 +141,44 @@ def as_units(
         got = "none" if ids is None else f"some with unit={unit!r}"
         remedy = 'Pass unit="group" and ids= of the same shape as the losses.'
         raise ArgumentError(message(where, "ids", 'be given for unit="group" and no other', got, remedy))
-    if unit == "sample" and (valid is None or losses.dim() == 1):
-        values = check_losses(losses, where, empty=empty or valid is not None)
-        return values, None if valid is None else valid.reshape(values.shape)
-    check_losses(losses.reshape(-1), where, empty=empty or valid is not None)
-    if ids is not None:
-        return _groups(losses, valid, ids, where)
+    if unit == "sample" and losses.dim() > 1 and (valid is not None or reduce is not None):
+        check_losses(losses.reshape(-1), where, empty=empty or valid is not None)
+        return _samples(losses, valid, scores, always, where)
     if unit == "sample":
-        assert valid is not None
-        counts = valid.flatten(1).sum(1)
-        sums = widen(losses).masked_fill(~valid, 0).flatten(1).sum(1)
-        return sums / counts.clamp(min=1), counts > 0
-    return losses, valid
+        values = check_losses(losses, where, empty=empty or valid is not None)
+        valid = None if valid is None else valid.reshape(values.shape)
+    else:
+        check_losses(losses.reshape(-1), where, empty=empty or valid is not None)
+        values = losses
+    if scores is not None:
+        scores = check_scores(values if _like(scores, values) else losses, scores, where).reshape(values.shape)
+    if always is not None:
+        always = check_always(values if _like(always, values) else losses, always, where).reshape(values.shape)
+    if ids is not None:
+        return _groups(Units(values, valid, scores, always), ids, where)
+    return Units(values, valid, scores, always)
+
+
+def _samples(losses: Tensor, valid: Tensor | None, scores: Tensor | None, always: Tensor | None, where: str) -> Units:
+    """The mean of the valid elements of each sample; scores, and what is always kept, may be given by sample."""
+    there = None if valid is None else valid.flatten(1)
+    counts = None if there is None else there.sum(1)
+    values = _mean_of_elements(losses, there, counts)
+    if scores is not None:
+        scores = check_scores(values if _like(scores, values) else losses, scores, where)
+        scores = scores if scores.dim() == 1 else _mean_of_elements(scores, there, counts)
+    if always is not None:
+        always = check_always(values if _like(always, values) else losses, always, where)
+        if always.dim() > 1:
+            always = (always.flatten(1) if there is None else always.flatten(1) & there).any(1)
+    return Units(values, None if counts is None else counts > 0, scores, always)
+
+
+def _mean_of_elements(values: Tensor, there: Tensor | None, counts: Tensor | None) -> Tensor:
+    values = widen(values).flatten(1)
+    if there is None or counts is None:
+        return values.mean(1)
+    return values.masked_fill(~there, 0).sum(1) / counts.clamp(min=1)
 
 
 def check_mask(losses: Tensor, mask: Tensor, where: str) -> Tensor:
@@ -120,169 +209,52 @@ def _check_floats(mask: Tensor, where: str) -> None:
         raise ArgumentError(message(where, "mask", rule, got, remedy))
 
 
-def _groups(losses: Tensor, valid: Tensor | None, ids: Tensor, where: str) -> tuple[Tensor, None]:
-    """The mean loss of each group that has a valid element, in the order of their numbers."""
-    if not isinstance(ids, Tensor) or ids.shape != losses.shape or ids.is_floating_point():
+def _like(given: object, values: Tensor) -> bool:
+    return isinstance(given, Tensor) and given.shape == values.shape
+
+
+def check_scores(losses: Tensor, scores: Tensor, where: str) -> Tensor:
+    """The scores without a graph, if they are floating-point numbers of the shape of the losses."""
+    if not isinstance(scores, Tensor) or scores.shape != losses.shape or not scores.is_floating_point():
+        got = f"{scores.dtype} of shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        rule = f"be floating-point numbers of the shape of the losses, {tuple(losses.shape)}"
+        remedy = "What has the largest scores is kept."
+        raise ArgumentError(message(where, "scores", rule, got, remedy))
+    return scores.detach()
+
+
+def check_always(losses: Tensor, always: Tensor, where: str) -> Tensor:
+    """What is always kept as booleans, if it has the shape of the losses."""
+    if not isinstance(always, Tensor) or always.shape != losses.shape or always.is_floating_point():
+        got = f"{always.dtype} of shape {tuple(always.shape)}" if isinstance(always, Tensor) else type(always).__name__
+        rule = f"be booleans of the shape of the losses, {tuple(losses.shape)}"
+        remedy = "It is true where an element is kept whatever its loss."
+        raise ArgumentError(message(where, "always_keep", rule, got, remedy))
+    return always if always.dtype == torch.bool else always != 0
+
+
+def _groups(units: Units, ids: Tensor, where: str) -> Units:
+    """The means of each group that has a valid element, in the order of their numbers."""
+    if not isinstance(ids, Tensor) or ids.shape != units.losses.shape or ids.is_floating_point():
         got = f"{ids.dtype} of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         remedy = "Elements with the same number are one group."
-        raise ArgumentError(message(where, "ids", f"be integers of shape {tuple(losses.shape)}", got, remedy))
-    values, numbers = (losses.flatten(), ids.flatten()) if valid is None else (losses[valid], ids[valid])
+        raise ArgumentError(message(where, "ids", f"be integers of shape {tuple(units.losses.shape)}", got, remedy))
+    numbers = ids.flatten() if units.valid is None else ids[units.valid]
     names, place = numbers.unique(return_inverse=True)
-    sums = widen(values).new_zeros(names.shape[0]).index_add(0, place, widen(values))
-    return sums / torch.bincount(place, minlength=names.shape[0]), None
+    sizes, units = torch.bincount(place, minlength=names.shape[0]), units.only_valid()
+
+    def mean_of(values: Tensor) -> Tensor:
+        sums: Tensor = widen(values).new_zeros(names.shape[0]).index_add(0, place, widen(values))
+        return sums / sizes
+
+    scores = None if units.scores is None else mean_of(units.scores)
+    always = None if units.always is None else torch.bincount(place[units.always], minlength=names.shape[0]) > 0
+    return Units(mean_of(units.losses), None, scores, always)
 
 
-def mean_of_units(
-    values: Tensor,
-    valid: Tensor | None,
-    q: float,
-    *,
-    within: str = "batch",
-    trim: float = 0,
-    mix: float = 0.0,
-    draw: Callable[[Tensor], Tensor] | None = None,
-    where: str,
-) -> Tensor:
-    """Mean of the q largest valid units after the `trim` largest, mixed with the mean of all valid ones.
-
-    No valid unit at all gives 0, with a graph. A NaN is never trimmed away: it makes the mean NaN.
-
-    Parameters
-    ----------
-    values, valid
-        What `as_units` returns.
-    q, trim, within, mix
-        As in `ordered_sgd.ordered_mean`.
-    draw
-        Replaces the values by other numbers of the same shape to order by: the random control.
-    where
-        Whom an error message speaks of.
-    """
-    q = check_q(q, where)
-    keys = values.detach() if draw is None else draw(values.detach())
-    if within == "batch":
-        values, keys = values.reshape(1, -1), keys.reshape(1, -1)
-    elif values.dim() < 2:
-        got, remedy = f"shape {tuple(values.shape)}", "Do not flatten them."
-        raise ArgumentError(message(where, "losses", 'be (s, ...) for within="sample"', got, remedy))
-    values, keys = values.flatten(1), keys.flatten(1)
-    valid = None if valid is None else valid.reshape(values.shape)
-    choose = _mean_by_rows if values.is_cpu and not torch.compiler.is_compiling() else _mean_by_sorting
-    top = choose(values, keys, valid, q, trim, where)
-    return mixed(top, values, trim, mix, valid)
-
-
-def mixed(top: Tensor, values: Tensor, trim: float, mix: float, valid: Tensor | None = None) -> Tensor:
-    """The ordered mean, not finite if a trimmed loss was NaN, with so much of the mean of all valid values."""
-    if trim:
-        faults = values.detach().isnan() if valid is None else values.detach().isnan() & valid
-        top = torch.where(faults.any(), torch.nan, top)
-    if not mix:
-        return top
-    everything = mean_or_zero(values) if valid is None else _mean_where(values, valid)
-    return (1 - mix) * top + mix * everything
-
-
-def mean_or_zero(values: Tensor) -> Tensor:
-    """The mean, or of none at all 0, with a graph."""
-    return mean(values) if values.numel() else widen(values).sum()
-
-
-def _mean_by_sorting(values: Tensor, keys: Tensor, valid: Tensor | None, q: float, trim: float, where: str) -> Tensor:
-    """The specification, and what runs on accelerators and inside torch.compile: nothing depends on what is valid."""
-    valid = torch.ones_like(values, dtype=torch.bool) if valid is None else valid
-    return _mean_where(values, kept_units(keys, valid, q, trim))
-
-
-def kept_units(keys: Tensor, valid: Tensor, q: float, trim: float) -> Tensor:
-    """Which units of each row are kept, as booleans of the same shape (rows, units)."""
-    r, k = _counts_of(q, trim, valid.sum(1, keepdim=True))
-    order = widen(keys).masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
-    rank = torch.arange(keys.shape[1], device=keys.device)
-    return torch.zeros_like(valid).scatter(1, order, (rank >= r) & (rank < r + k)) & valid
-
-
-def _counts_of(q: float, trim: float, count: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of so many valid units are trimmed, and kept."""
-    r = trimmed_counts(trim, count)
-    return r, torch.minimum(_counts(q, count).clamp(min=1), count - r)
-
-
-def trimmed_counts(trim: float, count: Tensor) -> Tensor:
-    """How many of so many valid units are trimmed: as `trimmed` says, for numbers on a device."""
-    return torch.minimum(_counts(trim, count), count - 1).clamp(min=0)
-
-
-def _counts(share: float, count: Tensor) -> Tensor:
-    """A count, or a share of each of the counts, rounded down as `ordered_sgd.rules.resolve_q` does."""
-    if not isinstance(share, float):
-        return torch.full_like(count, min(share, 2**62))
-    exact = (count.cpu() if count.device.type == "mps" else count).double()  # which MPS does not have
-    return (share * exact * (1 + 1e-12)).floor().long().to(count.device)
-
-
-def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:
-    return torch.where(chosen, widen(values), 0).sum() / chosen.sum().clamp(min=1)
-
-
-def _mean_by_rows(values: Tensor, keys: Tensor, valid: Tensor | None, q: float, trim: float, where: str) -> Tensor:
-    """The same on the CPU, faster: only valid units are ordered, and only kept ones are in the graph."""
-    if values.shape[0] != 1 and values.shape[1] < _SORT_ROWS_BELOW:
-        try:
-            return _mean_where(values, _kept_numpy(keys, valid, q, trim))
-        except RuntimeError:  # a tensor without plain memory of its own, as inside torch.func
-            return _mean_by_sorting(values, keys, valid, q, trim, where)
-    size, rows = values.shape[1], [torch.empty(0, dtype=torch.int64)]
-    for number in range(values.shape[0]):
-        there = None if valid is None else valid[number]
-        rows.append(kept_rows(keys[number], there, q, trim, where) + number * size)
-    kept = torch.cat(rows)
-    if kept.shape[0] == values.numel():
-        return mean_or_zero(values)
-    return mean_or_zero(values.flatten().index_select(0, kept))
-
-
-def _kept_numpy(keys: Tensor, valid: Tensor | None, q: float, trim: float) -> Tensor:
-    """What `kept_units` says, for many short rows on the CPU: sorts values only, and gives ties to the lower index."""
-    values = widen(keys).numpy()
-    there = np.ones(values.shape, bool) if valid is None else valid.numpy()
-    # NaN above all others, and what is not valid below
-    values = np.where(there, np.nan_to_num(values, nan=np.inf, posinf=np.finfo(values.dtype).max), -np.inf)
-    ordered, count = np.sort(values, axis=1), torch.from_numpy(there.sum(1, keepdims=True))
-    r, k = (part.numpy() for part in _counts_of(q, trim, count))
-    return torch.from_numpy(_largest(values, ordered, r + k) & ~_largest(values, ordered, r) & there)
-
-
-def _largest(values: np.ndarray, ordered: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The so many largest of each row, as booleans; `ordered` are the rows in ascending order."""
-    size = values.shape[1]
-    threshold = np.take_along_axis(ordered, np.clip(size - count, 0, size - 1), axis=1)
-    above, ties = values > threshold, values == threshold
-    room = count - above.sum(1, keepdims=True)
-    kept: np.ndarray = above | (ties & (ties.cumsum(1) <= room))
-    return kept & (count > 0)
-
-
-def kept_rows(keys: Tensor, valid: Tensor | None, q: float, trim: float, where: str) -> Tensor:
-    """Positions of the units of shape (m,) that are kept, ascending."""
-    if valid is None:
-        return rows_after_trim(keys, q, trim, where)
-    place = valid.nonzero().squeeze(1)
-    return place.index_select(0, rows_after_trim(keys.index_select(0, place), q, trim, where))
-
-
-def rows_after_trim(values: Tensor, q: float, trim: float, where: str) -> Tensor:
-    """Positions of the q largest of detached values (m,) after the `trim` largest, ascending; m may be 0."""
-    m = values.shape[0]
-    q = resolve_q(q, max(m, 1), where)
-    r = trimmed(trim, m)
-    return top_rows(values, min(q, m - r), r)
-
-
-def trimmed(trim: float, m: int) -> int:
-    """How many of m units `trim`, a count or a share, drops; at least one is left.
-
-    >>> trimmed(0.1, 64), trimmed(3, 64), trimmed(3, 2), trimmed(0.9, 0)
-    (6, 3, 1, 0)
-    """
-    return max(0, min(floor_share(trim, m) if isinstance(trim, float) else trim, m - 1))
+def check_reduce(reduce: str | None, unit: str, where: str) -> None:
+    """Raise unless it says how the elements of a sample are reduced."""
+    check_choice(where, "reduce", reduce, (None, "mean"), 'Use reduce="mean".')
+    if reduce is not None and unit != "sample":
+        remedy = "Leave it out: groups are means already." if unit == "group" else "Every element is ordered by itself."
+        raise ArgumentError(message(where, "reduce", f"be None for unit={unit!r}", repr(reduce), remedy))

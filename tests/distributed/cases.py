@@ -112,6 +112,8 @@ RUNS = [
     Run("masked_units"),
     *(Run("ignored_targets", how) for how in (("ddp", "dense", False), ("ddp", "twopass", True))),
     Run("ignored_targets", ("fsdp", "twopass", False), "slow"),
+    *(Run("ordered_by", how) for how in (("ddp", "dense", True), ("ddp", "twopass", False))),
+    *(Run("ordered_by", how, "slow") for how in (("ddp", "rows", False), ("fsdp", "twopass", False))),
     Run("tokens_of_a_head"),
     Run("refusals"),
     Run("disagreements"),

@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
 from ordered_sgd import (
+    Above,
     AccuracyRule,
     FixedQ,
     LossMassRule,
@@ -332,6 +334,16 @@ def masked_units() -> list[float]:
             (ordered_mean(losses, 0.4, mask=mask, **options), over_ranks),
             (alone(losses, mask=mask), ours(mine, mask=mask[rank])),
         ]
+        scores, always = torch.rand(losses.shape, generator=generator), losses.detach() < 0.1
+        beside = [{"scores": scores}, {"always_keep": always}, {"scores": scores.double(), "always_keep": always}]
+        for q, given in product((0.4, 2, Above(0.5, at_least=3)), [{}, *beside]):
+            own = {name: value[rank] for name, value in given.items()}
+            for more in ({}, options):
+                expected = ordered_mean(losses, q, mask=mask, **{"unit": "token", **more}, **given)
+                found = ordered_mean(mine, q, mask=mask[rank], group=world, **{"unit": "token", **more}, **own)
+                pairs.append((expected, found))
+            kinds = [OrderedLoss(lambda x: x, q=q, unit="token", group=group) for group in (None, world)]
+            pairs.append((kinds[0](losses, mask=mask, **given), kinds[1](mine, mask=mask[rank], **own)))
         for expected, value in pairs:
             (whole,), (gradient,) = torch.autograd.grad(expected, losses), torch.autograd.grad(value, mine)
             errors += [abs(value.item() - expected.item()), float((gradient / ranks - whole[rank]).abs().max())]
@@ -362,6 +374,24 @@ def ignored_targets(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
             reference.end_epoch()
     found, wanted = weights(model), weights(alone)
     return {"error": relative_error(found, wanted), "same path": path == expected, "path": path}
+
+
+def ordered_by(wrapper: str, engine: str, parts: bool) -> dict[str, Any]:
+    """Steps by a score, with a threshold for q, and with both."""
+    paths: list[list[int]] = [[], []]
+    errors = []
+    for options in (
+        {"q": 5, "score": lambda outputs, y: -outputs[:, 0]},
+        {"q": Above(1.4, at_least=4)},
+        {"q": Above(0.2, at_least=4), "score": lambda outputs, y: -outputs[:, 0].float(), "trim": 2, "trim_epochs": 0},
+    ):
+        alone, model = network().double(), WRAP[wrapper](network().double())
+        reference = OrderedStep(alone, CE, sgd(alone), **options)
+        step = OrderedStep(model, CE, sgd(model), engine=engine, group=dist.group.WORLD, **options)
+        paths[0] += train(step, range(6), in_parts if parts else own_part())
+        paths[1] += train(reference, range(6))
+        errors.append(relative_error(weights(model), weights(alone)))
+    return {"error": max(errors), "same path": paths[0] == paths[1], "path": paths[0]}
 
 
 def tokens_of_a_head() -> list[float]:
@@ -471,6 +501,8 @@ def disagreements() -> list[str]:
     attempt(lambda group: ordered_mean(losses.bfloat16() if last else losses, 5, group=group))
     empty = torch.zeros(0, dtype=torch.float64 if last else torch.bfloat16)
     attempt(lambda group: ordered_mean(losses if last else empty, 5, group=group))  # no dtype of its own
+    attempt(lambda group: ordered_mean(losses, 5, scores=losses if last else None, group=group))
+    attempt(lambda group: ordered_mean(losses, Above(1.0 + last), group=group))
     return texts
 
 

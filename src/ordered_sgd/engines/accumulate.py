@@ -78,28 +78,28 @@ class MicroBatches:
                 remedy = "Pass targets whose first dimension is the batch."
                 raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
             return AllScored(*joined)
-        device, parts, rights = device_of(self.buffers.model), [], []
+        device, parts, scored = device_of(self.buffers.model), [], []
         with torch.no_grad():
             for batch in batches:
                 before, drawn = (random_state(device), self.buffers.save()), Drawn()
                 with drawn if self.regroup.watching else nullcontext():
-                    losses, right = self.score(batch)
-                parts.append(ScoredPart(batch, losses, *before, drawn))
-                rights.append(Losses(losses, right))
+                    found = self.score(batch)
+                parts.append(ScoredPart(batch, found.losses, *before, drawn))
+                scored.append(found)
         torch.clear_autocast_cache()  # it holds weights that were cast without a graph
-        return PartsScored(*_join(rights), self, parts)
+        return PartsScored(*_join(scored), self, parts)
 
     def _one_pass(self, batches: Sequence[Any], everything: Kept) -> list[Losses]:
         """The losses of each, back-propagated at once: q keeps everything."""
         scored = []
         for batch in batches[:-1]:
             with self.parallel.unsynced():
-                losses, right = self.score(batch)
-                everything.pull(losses, None)
-            scored.append(Losses(losses.detach(), right))
-        losses, right = self.parallel.through(self.score, batches[-1])
-        everything.pull(losses, None)
-        return [*scored, Losses(losses.detach(), right)]
+                found = self.score(batch)
+                everything.pull(found.losses, None)
+            scored.append(found._replace(losses=found.losses.detach()))
+        found = self.parallel.through(self.score, batches[-1])
+        everything.pull(found.losses, None)
+        return [*scored, found._replace(losses=found.losses.detach())]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ class AllScored:
 
     losses: Tensor
     right: Right
+    scores: Tensor | None
     positions: None = None
 
     def backward(self, kept: Kept) -> Computed:
@@ -125,6 +126,7 @@ class PartsScored:
 
     losses: Tensor
     right: Right
+    scores: Tensor | None
     engine: MicroBatches
     parts: list[ScoredPart]
     positions: None = None
@@ -205,7 +207,8 @@ def _of_each(rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 def _join(scored: Sequence[Losses]) -> Losses:
     rights = [right for part in scored if (right := which_right(part.right)) is not None]
     right = torch.cat(rights) if len(rights) == len(scored) else None
-    return Losses(torch.cat([part.losses for part in scored]), right)
+    scores = [part.scores for part in scored if part.scores is not None]
+    return Losses(torch.cat([part.losses for part in scored]), right, torch.cat(scores) if scores else None)
 
 
 def _warn_of_other_losses() -> None:

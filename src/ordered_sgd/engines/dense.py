@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ordered_sgd.engines.parallel import OneProcess
-from ordered_sgd.engines.phases import Ahead, Computed, Kept, Parts, Right, Stateless
+from ordered_sgd.engines.phases import Ahead, Computed, Kept, Losses, Parts, Right, Stateless
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class DenseEngine(Stateless):
 
     def forward(self, batch: Any, ahead: Ahead) -> "DenseScored":
         """The losses of one batch with their graph."""
-        losses, right = self.parallel.through(self.score, batch)
-        return DenseScored(losses, losses.detach(), right, self.parallel)
+        return DenseScored.of(self.parallel.through(self.score, batch), self.parallel)
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,13 @@ class DenseScored:
     losses: Tensor
     right: Right
     parallel: OneProcess
+    scores: Tensor | None = None
     positions: None = None
+
+    @classmethod
+    def of(cls, found: Losses, parallel: OneProcess) -> "DenseScored":
+        """What a pass gave."""
+        return cls(found.losses, found.losses.detach(), found.right, parallel, found.scores)
 
     def backward(self, kept: Kept) -> Computed:
         """Back-propagate through the whole batch."""

@@ -20,6 +20,11 @@ def refuse(parts: Parts) -> None:
         rule = "be None for engine 'memory', which picks candidates before ranks compare losses"
         remedy = "Leave it out: every rank then keeps the largest losses of its own shard, and remembers those."
         raise ArgumentError(message("OrderedStep", "group", rule, "a process group", remedy))
+    if parts.by_score or not parts.counts_ahead:
+        name, got = ("score", "a function") if parts.by_score else ("q", "a threshold")
+        rule = "be None for engine 'memory'" if parts.by_score else "be known before the losses for engine 'memory'"
+        remedy = 'Use engine="auto": only losses are remembered, and candidates are picked for a known q.'
+        raise ArgumentError(message("OrderedStep", name, rule, got, remedy))
 
 
 def check_index(index: Any, y: Any, device: torch.device) -> tuple[Tensor, int]:

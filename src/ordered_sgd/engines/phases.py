@@ -41,10 +41,14 @@ def count_right(right: Right) -> Tensor | None:
 
 
 class Losses(NamedTuple):
-    """Losses of a batch with their graph, and which answers are right: what ``score(batch)`` gives."""
+    """Losses of a batch with their graph, and which answers are right: what ``score(batch)`` gives.
+
+    Scores, detached, are what samples are ordered by instead of their losses, if there are some.
+    """
 
     losses: Tensor
     right: Right
+    scores: Tensor | None = None
 
 
 Score = Callable[[Any], Losses]
@@ -164,6 +168,10 @@ class Scored(Protocol):
         """Which answers are right."""
 
     @property
+    def scores(self) -> Tensor | None:
+        """What the samples are ordered by, detached; None: by their losses."""
+
+    @property
     def positions(self) -> tuple[Tensor, int] | None:
         """The losses' positions in the batch, and its size, where only some samples were scored."""
 
@@ -189,6 +197,11 @@ class Around:
     def right(self) -> Right:
         """Which answers are right."""
         return self.inner.right
+
+    @property
+    def scores(self) -> Tensor | None:
+        """What the samples are ordered by."""
+        return self.inner.scores
 
     @property
     def positions(self) -> tuple[Tensor, int] | None:
@@ -266,6 +279,10 @@ class Parts:
         ``"top"`` or ``"random"``: what is kept.
     group
         The process group over whose ranks samples are kept; None: each rank keeps its own.
+    counts_ahead
+        Whether how many samples are kept is known before their losses.
+    by_score
+        Whether samples are ordered by a score instead of their losses.
     """
 
     model: nn.Module
@@ -275,6 +292,8 @@ class Parts:
     generator: torch.Generator | None = None
     selection: str = "top"
     group: "ProcessGroup | None" = None
+    counts_ahead: bool = True
+    by_score: bool = False
 
 
 class Strategy(Protocol):

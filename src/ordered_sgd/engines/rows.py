@@ -107,11 +107,11 @@ class RowsEngine(Stateless):
             return self.dense.forward(batch, ahead)
         through = partial(self.parallel.through, self._runs.compiled, batch)
         try:
-            (losses, right), undo = self._runs(through, partial(self.dense.score, batch), batch)
+            found, undo = self._runs(through, partial(self.dense.score, batch), batch)
         except NotCompiledError as error:
             self._give_up(str(error))
             return self.dense.forward(batch, ahead)
-        scored = DenseScored(losses, losses.detach(), right, self.parallel)
+        scored = DenseScored.of(found, self.parallel)
         return RowsScored(scored, self.report, partial(self._again, batch, ahead, undo))
 
     def _again(self, batch: Any, ahead: Ahead, undo: Callable[[], None]) -> Scored:

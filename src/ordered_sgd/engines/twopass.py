@@ -110,8 +110,8 @@ class TwoPassEngine(Stateless):
             return self.dense.forward(batch, ahead)
         device, drawn = device_of(self.model), Drawn()
         random, saved = random_state(device), self.buffers.save()
-        losses, right = self._scored(batch, drawn, saved, device)
-        return TwoPassScored(losses, right, self, batch, drawn, random, saved)
+        found = self._scored(batch, drawn, saved, device)
+        return TwoPassScored(found.losses, found.right, self, batch, drawn, random, saved, found.scores)
 
     def again(self, first: "TwoPassScored", run: Tensor) -> tuple[Tensor, str]:
         """The losses of some samples with a graph, by a second pass, and the engine that this is."""
@@ -185,6 +185,7 @@ class TwoPassScored:
     drawn: Drawn
     random: RandomState
     saved: Saved
+    scores: Tensor | None = None
     positions: None = None
 
     def backward(self, kept: Kept) -> Computed:

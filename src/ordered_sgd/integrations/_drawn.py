@@ -5,11 +5,12 @@ from torch import Tensor
 
 from ordered_sgd.draws import DrawnBatch
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.kept_units import hidden_faults, mean_of_units
 from ordered_sgd.loss import OrderedLoss
 from ordered_sgd.policy import Policy
 from ordered_sgd.ranks import join, mean_over_ranks
 from ordered_sgd.selection import top_rows
-from ordered_sgd.units import mean_of_units
+from ordered_sgd.units import Units
 
 
 def check_orders_samples(loss_fn: OrderedLoss, where: str) -> None:
@@ -17,6 +18,15 @@ def check_orders_samples(loss_fn: OrderedLoss, where: str) -> None:
     if loss_fn.unit != "sample":
         remedy = 'Pass unit="sample", or use a plain batch sampler.'
         raise ArgumentError(message(where, "unit", "be 'sample' with a batch sampler", repr(loss_fn.unit), remedy))
+
+
+def check_by_losses(units: Units, policy: Policy, where: str) -> None:
+    """Raise unless the largest losses are kept, a known number of them, as a batch sampler loads them."""
+    if units.scores is not None or units.always is not None or not policy.counts_ahead:
+        given = {"a score": units.scores, "always_keep": units.always, "q=Above(...)": not policy.counts_ahead or None}
+        got = ", ".join(name for name, value in given.items() if value is not None)
+        remedy = "Leave it out, or use a plain batch sampler."
+        raise ArgumentError(message(where, "what is kept", "be the q largest losses with a batch sampler", got, remedy))
 
 
 def check_loaded(values: Tensor, drawn: DrawnBatch, where: str) -> None:
@@ -72,7 +82,7 @@ def ordered_mean_of_drawn(
         q, trim = drawn.kept
         if policy.selection == "random":  # as many were loaded as are kept
             q, trim = values.shape[0], 0
-        top, share = mean_of_units(values, units, q, trim=trim, where=policy.where), 1.0
+        top, share = mean_of_units(Units(values, units), q, trim=trim, where=policy.where), 1.0
     if not loss_fn.mix:
         return top
     return (1 - loss_fn.mix) * top + loss_fn.mix * share * plain_mean(values, units, drawn)
@@ -106,7 +116,8 @@ def _over_ranks(
         policy.observe(losses, joined.correct, counted, losses > -torch.inf)
     q, trim = (total, 0) if whole or policy.selection == "random" else (policy.q_for(total), policy.trimmed_of(total))
     trim = min(trim, max(0, there - 1))
-    return mean_over_ranks(mine, top_rows(joined.losses, min(q, there - trim), trim), joined, trim=trim)
+    faults = hidden_faults(Units(joined.losses), 1, trim)
+    return mean_over_ranks(mine, top_rows(joined.losses, min(q, there - trim), trim), joined, faults=faults)
 
 
 def _expect_answers(loss_fn: OrderedLoss, correct: Tensor | None) -> None:

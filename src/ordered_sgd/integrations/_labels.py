@@ -122,6 +122,8 @@ class OrderedLossFunc:
             return f"the task {self.task.name!r} needs them"
         if self._given:
             return "a criterion was given"
+        if self.loss_fn.score is not None:
+            return "the score looks at them"
         if self.loss_fn.policy.adaptive.counts_answers:
             return f"{type(self.loss_fn.policy.adaptive.rule).__name__} counts right answers"
         return None

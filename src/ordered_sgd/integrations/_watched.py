@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ordered_sgd.criterion import right_answers, setting_of
 from ordered_sgd.draws import DrawnBatch
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.integrations._drawn import check_loaded, ordered_mean_of_drawn, plain_mean
+from ordered_sgd.integrations._drawn import check_by_losses, check_loaded, ordered_mean_of_drawn, plain_mean
 from ordered_sgd.loss import OrderedLoss
 from ordered_sgd.policy import Policy
+from ordered_sgd.units import Units
 
 
 def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
@@ -38,23 +39,39 @@ def unreduced(criterion: Any, where: str) -> Callable[..., Tensor]:
 
 
 class UnitLosses(NamedTuple):
-    """Losses of the units of a batch, which are valid (None: all), and the right answers of how many, if counted."""
+    """Losses of the units of a batch, which are valid (None: all), and the right answers of how many, if counted.
+
+    Scores, and what is always kept, are as in `Units`.
+    """
 
     values: Tensor
     valid: Tensor | None
     correct: Tensor | None
     counted: Tensor | None
+    scores: Tensor | None = None
+    always: Tensor | None = None
+
+    @property
+    def units(self) -> Units:
+        """Without the answers."""
+        return Units(self.values, self.valid, self.scores, self.always)
 
     @classmethod
     def joined(cls, parts: "Sequence[UnitLosses]") -> "UnitLosses":
         """Those of several batches as one."""
         values = torch.cat([part.values for part in parts])
         valid = [torch.ones_like(p.values, dtype=torch.bool) if p.valid is None else p.valid for p in parts]
+        scores, always = (_joined([part[place] for part in parts]) for place in (4, 5))
         known = [(p.correct, p.counted) for p in parts if p.correct is not None and p.counted is not None]
         if len(known) < len(parts):
-            return cls(values, torch.cat(valid), None, None)
+            return cls(values, torch.cat(valid), None, None, scores, always)
         correct, counted = (torch.stack(numbers).sum() for numbers in zip(*known, strict=True))
-        return cls(values, torch.cat(valid), correct, counted)
+        return cls(values, torch.cat(valid), correct, counted, scores, always)
+
+
+def _joined(parts: list[Any]) -> Tensor | None:
+    """The tensors as one, or None where no batch has one."""
+    return None if parts[0] is None else torch.cat(parts)
 
 
 class WatchedLoss(OrderedLoss):
@@ -126,7 +143,7 @@ class WatchedLoss(OrderedLoss):
     def order(self, units: UnitLosses) -> Tensor:
         """The ordered loss of losses that were found `by_unit`, in training."""
         self.train()
-        return self._reduced(*units, masked=True)
+        return self._reduced(units.units, units.correct, units.counted, masked=True)
 
     def train(self, mode: bool = True) -> "WatchedLoss":
         """Set the mode; losses are found by unit for training, with a graph or without."""
@@ -147,52 +164,48 @@ class WatchedLoss(OrderedLoss):
         self.answers = correct, counted
         return correct, counted
 
-    def _reduced(
-        self, values: Tensor, units: Tensor | None, correct: Tensor | None, counted: Tensor | None, **options: Any
-    ) -> Tensor:
+    def _reduced(self, units: Units, correct: Tensor | None, counted: Tensor | None, **options: Any) -> Tensor:
         if self._found is not None:
-            self._found.append(UnitLosses(values, units, correct, counted))
-            return values
-        drawn, seen = self._drawn if torch.is_grad_enabled() else None, values.detach()
+            found = UnitLosses(units.losses, units.valid, correct, counted, units.scores, units.always)
+            self._found.append(found)
+            return units.losses
+        drawn, seen = self._drawn if torch.is_grad_enabled() else None, units.losses.detach()
         if drawn is not None:
-            self.mean_loss = plain_mean(seen, units, drawn)
-            loss = self._of_loaded(drawn, values, units, correct, counted, **options)
+            self.mean_loss = plain_mean(seen, units.valid, drawn)
+            loss = self._of_loaded(drawn, units, correct, counted, **options)
         else:
-            valid = torch.ones_like(seen, dtype=torch.bool) if units is None else units
+            valid = torch.ones_like(seen, dtype=torch.bool) if units.valid is None else units.valid
             self.mean_loss = torch.where(valid, seen, 0).sum() / valid.sum().clamp(min=1)  # nothing is read back
-            loss = super()._reduced(values, units, correct, counted, **options)
+            loss = super()._reduced(units, correct, counted, **options)
         if not torch.is_grad_enabled():
             return loss
         self.ordered_loss, self.kept_q = loss.detach(), self.q
         return loss
 
     def _of_loaded(
-        self,
-        drawn: DrawnBatch,
-        values: Tensor,
-        units: Tensor | None,
-        correct: Tensor | None,
-        counted: Tensor | None,
-        **options: Any,
+        self, drawn: DrawnBatch, units: Units, correct: Tensor | None, counted: Tensor | None, **options: Any
     ) -> Tensor:
         """The ordered loss of what was loaded of a batch; that of a batch loaded whole is the usual one."""
         assert self._seen is not None
-        self._seen.append(values.detach() if units is None else torch.where(units, values.detach(), 0))
+        losses = units.losses.detach()
+        self._seen.append(losses if units.valid is None else torch.where(units.valid, losses, 0))
         self.samples = drawn.s
         if drawn.positions is None and not self._whole and self.group is None:
-            return super()._reduced(values, units, correct, counted, **options)
-        return ordered_mean_of_drawn(self, self.policy, drawn, values, units, correct, counted, whole=self._whole)
+            return super()._reduced(units, correct, counted, **options)
+        check_by_losses(units, self.policy, self._where)
+        values = units.losses, units.valid
+        return ordered_mean_of_drawn(self, self.policy, drawn, *values, correct, counted, whole=self._whole)
 
     def _saw(self, losses: Tensor) -> None:
         self.mean_loss = losses.sum() / max(losses.shape[0], 1)  # of all ranks, in place of this one's
 
-    def _units(self, losses: Tensor, valid: Tensor | None, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        values, units = super()._units(losses, valid, ids)
+    def _units(self, losses: Tensor, *given: Tensor | None) -> Units:
+        units = super()._units(losses, *given)
         if self._drawn is not None:
-            check_loaded(values, self._drawn, self._where)
+            check_loaded(units.losses, self._drawn, self._where)
         if self.training:
             self.samples = losses.shape[0]
-        return values, units
+        return units
 
 
 def world() -> "dist.ProcessGroup | None":
