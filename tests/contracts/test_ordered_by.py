@@ -23,6 +23,12 @@ def entropy(outputs: Tensor, y: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(1)
 
 
+def named(option: tuple[str, Any]) -> str:
+    """The same on every worker, where a function's own text has its address."""
+    name, value = option
+    return f"{name}={getattr(value, '__name__', value)}"
+
+
 def batch(number: int, s: int = S) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(number)
     return torch.randn(s, 6, generator=g), torch.randint(0, 4, (s,), generator=g)
@@ -53,7 +59,7 @@ def parts(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
         {"q": Above(1.36, at_least=2), "score": entropy},
         {"q": Above(1.2), "trim": 3, "trim_epochs": 0},
     ],
-    ids=str,
+    ids=lambda options: "-".join(map(named, options.items())),
 )
 def test_a_step_is_the_one_liner(engine: Any, options: dict[str, Any]) -> None:
     step, model, optimizer = twins("dense" if engine == "micro-batches" else engine, **options)
