@@ -56,9 +56,11 @@ def test_estimates_of_the_engine_with_a_memory_are_floats_and_come_with_the_reca
     model = network()
     step = OrderedStep(model, CE, sgd(model), q=4, engine=Memory(candidates=8))
     x, y = batch()
-    found = [step(x, y, index=torch.arange(32)).to_dict() for _ in range(3)]
+    found = [step(x, y, index=torch.arange(32)).to_dict() for _ in range(6)]
     assert found[0]["recall"] == 1.0  # of the first batch everything is scored
-    assert [type(found[-1]["correct"]), found[-1]["engine"]] == [float, "memory"]
+    estimated = [record for record in found if record["engine"] == "memory"]  # the others are audits
+    assert len(estimated) >= 3
+    assert all(type(record["correct"]) is float for record in estimated)
 
 
 def lines() -> dict[str, str]:

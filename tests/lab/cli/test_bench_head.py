@@ -116,7 +116,7 @@ def test_a_record_of_another_command_is_not_continued(tmp_path: Path) -> None:
     assert isinstance(error, ArgumentError)
     (tmp_path / "b.json").write_text("[]")
     error = run("head", *SMALL, "--resume", "--out", str(tmp_path / "b.json")).exception
-    kinds = "step, tokens, trainers, accumulation, head, losses, distributed, linear"
+    kinds = "step, tokens, sampler, trainers, accumulation, head, losses, distributed, linear"
     assert f"must be a record of osgd bench {kinds}; got something" in str(error)
 
 
