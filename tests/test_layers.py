@@ -14,7 +14,7 @@ LIBRARY = [
     {"errors", "jit", "shuffled"},
     {"rules", "batches", "theory", "keywords"},
     {"selection", "indexed", "shared_settings", "criterion", "hinge", "nonfinite", "rewind", "watch"},
-    {"traps", "units", "amounts", "ranks", "agreement", "generic_position", "update"},
+    {"traps", "units", "amounts", "scores", "ranks", "agreement", "generic_position", "update"},
     {"kept_units"},
     {"joined_units"},
     {"adaptive", "mean", "selective"},

@@ -28,7 +28,8 @@ FROM_ROOT = {  # file of the repository -> page
 }
 # Modules whose public names are documented beside those of the package itself.
 MODULES = (
-    *("rules", "engines", "batches", "optim", "theory", "linear", "diagnostics.calibration", "diagnostics.suspects"),
+    *("rules", "engines", "batches", "scores", "optim", "theory", "linear"),
+    *("diagnostics.calibration", "diagnostics.suspects"),
     *("integrations.lightning", "integrations.huggingface", "integrations.skorch", "errors"),
     *("lab.data", "lab.data.source", "lab.models"),
 )

@@ -35,7 +35,7 @@ _DOOR = {
     "SelectionTracker": "diagnostics.tracker",
 }
 # Reachable as ordered_sgd.<name> without an import of their own.
-_MODULES = ("errors", "rules", "batches", "theory", "engines", "linear", "optim", "diagnostics")
+_MODULES = ("errors", "rules", "batches", "theory", "engines", "scores", "linear", "optim", "diagnostics")
 
 if TYPE_CHECKING:
     from . import batches as batches
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from . import linear as linear
     from . import optim as optim
     from . import rules as rules
+    from . import scores as scores
     from . import theory as theory
     from .amounts import Above as Above
     from .diagnostics.tracker import SelectionTracker as SelectionTracker
