@@ -121,9 +121,10 @@ def _mean_by_rows(units: Units, order: Tensor | None, q: Amount, trim: float, wh
     values = units.losses
     if values.shape[0] != 1 and values.shape[1] < _SORT_ROWS_BELOW:
         try:
-            return _mean_where(values, _kept_numpy(units, order, q, trim))
+            places = _kept_numpy(units, order, q, trim).numpy()
         except RuntimeError:  # a tensor without plain memory of its own, as inside torch.func
             return _mean_by_sorting(units, order, q, trim, where)
+        return mean_or_zero(values.flatten().index_select(0, torch.from_numpy(np.flatnonzero(places))))
     rows = [torch.empty(0, dtype=torch.int64)]
     for number in range(values.shape[0]):
         one = units.row(number)
@@ -140,23 +141,34 @@ def _kept_numpy(units: Units, order: Tensor | None, q: Amount, trim: float) -> T
     """What `kept_by_sorting` says, for many short rows on the CPU: sorts values, and gives ties to the lower index."""
     keys, rest = units.keys, units.rest
     values = widen(keys if order is None else order).numpy()
-    there = np.ones(values.shape, bool) if rest is None else rest.numpy()
-    # NaN above all others, and what does not count below
-    values = np.where(there, np.nan_to_num(values, nan=np.inf, posinf=np.finfo(values.dtype).max), -np.inf)
+    there = None if rest is None else rest.numpy()
+    if there is not None:  # what does not count is below all others
+        values = np.where(there, values, -np.inf)
     ordered = np.sort(values, axis=1)
-    r, k = (part.numpy() for part in kept_counts(q, keys, torch.from_numpy(there), trim))
-    kept = _largest(values, ordered, r + k) & ~_largest(values, ordered, r) & there
+    if np.isnan(ordered[:, -1:]).any():  # which NumPy sorts last, but does not compare
+        return kept_by_sorting(units, order, q, trim)
+    counted = torch.ones_like(keys, dtype=torch.bool) if rest is None else rest
+    r, k = (part.numpy() for part in kept_counts(q, keys, counted, trim))
+    kept = _largest(values, ordered, r + k, there)
+    if r.any():
+        kept &= ~_largest(values, ordered, r, there)
     return _with_always(torch.from_numpy(kept), units)
 
 
-def _largest(values: np.ndarray, ordered: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The so many largest of each row, as booleans; `ordered` are the rows in ascending order."""
+def _largest(values: np.ndarray, ordered: np.ndarray, count: np.ndarray, there: np.ndarray | None) -> np.ndarray:
+    """The so many largest that are there of each row, as booleans; `ordered` are the rows in ascending order."""
     size = values.shape[1]
     threshold = np.take_along_axis(ordered, np.clip(size - count, 0, size - 1), axis=1)
-    above, ties = values > threshold, values == threshold
-    room = count - above.sum(1, keepdims=True)
-    kept: np.ndarray = above | (ties & (ties.cumsum(1) <= room))
-    return kept & (count > 0)
+    kept: np.ndarray = (values >= threshold) & (count > 0)
+    if there is not None:
+        kept &= there
+    rows = np.flatnonzero(np.count_nonzero(kept, axis=1) > count[:, 0])  # not all that tie are kept
+    if rows.size:
+        above = values[rows] > threshold[rows]
+        ties = kept[rows] & ~above
+        room = count[rows] - np.count_nonzero(above, axis=1)[:, None]
+        kept[rows] = above | (ties & (ties.cumsum(1) <= room))
+    return kept
 
 
 def kept_rows(units: Units, order: Tensor | None, q: Amount, trim: float, where: str) -> Tensor:
