@@ -1,11 +1,13 @@
 """Promises that every trainer keeps; how each is told to train stands in tests/integrations/trainers.py."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from ordered_sgd import Above, scores
 from ordered_sgd.errors import ArgumentError
 from tests.integrations.trainers import TRAINERS, Falling, Task, plain_loop
 
@@ -24,6 +26,23 @@ def test_twenty_steps_end_at_the_weights_of_the_plain_loop(name: str, q: float, 
     expected, found = plain_loop(task), TRAINERS[name](task)
     torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)  # the same sums, by other routes
     assert (found.q, found.epoch) == (expected.q, 2)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "how",
+    [{"q": 3, "score": scores.entropy}, {"q": Above(1.2, at_least=2)}, {"q": Above(1.2), "score": scores.entropy}],
+    ids=["score", "Above", "score and Above"],
+)
+@pytest.mark.parametrize("selective", [False, True])
+def test_a_score_and_a_threshold_are_those_of_the_plain_loop(
+    name: str, how: dict[str, Any], selective: bool, tmp_path: Path
+) -> None:
+    expected = plain_loop(Task(how, tmp_path))
+    others = plain_loop(Task({"q": 3}, tmp_path))
+    assert not torch.allclose(expected.weights, others.weights)
+    found = TRAINERS[name](Task(how, tmp_path, selective=selective))
+    torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
 
 
 @EVERY

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, LinearDecay, OrderedLoss
+from ordered_sgd import Above, AccuracyRule, LinearDecay, OrderedLoss, scores
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rules import Observed
 from tests.integrations.trainers import Falling, sgd
@@ -108,6 +108,46 @@ def test_the_q_largest_samples_are_those_of_the_whole_update(
     assert trainer.backward_ran == "only kept samples"
     assert trainer.state.log_history[0]["ordered/computed"] < 1
     close(found, expected)
+
+
+HOWS = [{"q": 4, "score": scores.entropy}, {"q": Above(1.1, at_least=2)}, {"q": Above(1.0), "score": scores.entropy}]
+
+
+@pytest.mark.parametrize("how", HOWS, ids=["score", "Above", "score and Above"])
+def test_a_score_and_a_threshold_choose_among_the_samples_of_a_whole_update(
+    how: dict[str, Any], parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    models, rows = [parts.model_for("sequence") for _ in range(2)], parts.rows_for("sequence", n=32)
+    for model, batch, cut in zip(models, (16, 4), (1, 4), strict=True):
+        loss_func = leaf.OrderedLossFunc("sequence", **how)
+        options = {"kind": leaf.OrderedTrainer, "compute_loss_func": loss_func, "batch": batch, "parts": cut}
+        trainer = parts.fit(model, rows, tmp_path, **options)
+    assert trainer.ordered_over == "whole updates"
+    close(*models)
+
+
+@pytest.mark.parametrize("task", ["token", "causal"])
+@pytest.mark.parametrize("how", HOWS, ids=["score", "Above", "score and Above"])
+def test_a_score_and_a_threshold_choose_tokens(
+    task: str, how: dict[str, Any], parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    """By hand: logits with the classes second, as the score wants them."""
+    found, expected, rows = parts.model_for(task), parts.model_for(task), parts.rows_for(task, n=16)
+    loss_func = leaf.OrderedLossFunc(task, **how)
+    options = {"kind": leaf.OrderedTrainer, "compute_loss_func": loss_func, "batch": 8, "epochs": 1}
+    trainer = parts.fit(found, rows, tmp_path, **options)
+    optimizer, loss_fn = sgd(expected), OrderedLoss(nn.CrossEntropyLoss(reduction="none"), unit="token", **how)
+    for start in range(0, 16, 8):
+        inputs = {name: torch.stack([row[name] for row in rows[start : start + 8]]) for name in rows[0]}
+        labels = inputs.pop("labels")
+        logits = expected(**inputs).logits
+        if task == "causal":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        optimizer.zero_grad()
+        loss_fn(logits.transpose(1, 2), labels).backward()
+        optimizer.step()
+    close(found, expected)
+    assert ("the score looks at them" in trainer.loss_from) == ("score" in how)
 
 
 def test_a_micro_batch_without_a_label_adds_nothing(parts: Any, leaf: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 from torch.nn import functional as F
 
-from ordered_sgd import AccuracyRule, explain_backward
+from ordered_sgd import Above, AccuracyRule, explain_backward, scores
 from ordered_sgd.errors import ArgumentError
 from tests.integrations.trainers import Falling, S, network, samples
 
@@ -89,6 +89,33 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_state_as_well(leaf: Any) ->
         one.partial_fit(*arrays())
     assert loaded.history[:, "q"] == net.history[:, "q"] == [8, 2, 2, 2]
     assert np.array_equal(loaded.predict_proba(arrays()[0]), net.predict_proba(arrays()[0]))
+
+
+def test_options_of_the_ordered_loss_carry_its_prefix(leaf: Any) -> None:
+    silent = {"callbacks__print_log": None}
+    given = {"q": Above(1.2, at_least=2), "ordered__score": scores.entropy, "ordered__cap": 5.0}
+    net = net_of(leaf, **given, **silent).fit(*arrays())
+    assert {name: net.get_params()[name] for name in given} == given
+    assert {name: clone(net).get_params()[name] for name in given} == given
+    assert (net.ordered_.score, net.ordered_.cap) == (scores.entropy, 5.0)
+    ordered = net.ordered_
+    assert net.partial_fit(*arrays()).ordered_ is ordered
+    assert pickle.loads(pickle.dumps(net)).partial_fit(*arrays()).ordered_.score is scores.entropy
+    again = net.set_params(ordered__score=None).partial_fit(*arrays()).ordered_
+    assert (again.score, again.cap) == (None, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"score": scores.entropy}, "score must carry the prefix ordered__; got score=. Write ordered__score="),
+        ({"trim": 0.1}, "trim must carry the prefix ordered__; got trim=. Write ordered__trim="),
+    ],
+)
+def test_an_option_without_its_prefix_is_refused(options: dict[str, Any], text: str, leaf: Any) -> None:
+    with pytest.raises(ArgumentError) as error:
+        net_of(leaf, q=3, **options)
+    assert str(error.value).startswith(f"OrderedNeuralNetClassifier: {text}")
 
 
 def test_probabilities_come_out_of_logits_and_of_modules_that_return_them(leaf: Any) -> None:

@@ -120,10 +120,11 @@ def by_skorch(task: Task) -> Outcome:
     criterion = nn.CrossEntropyLoss if task.criterion is None else functools.partial(_given, task.criterion)
     options = {"lr": 0.1, "optimizer__momentum": 0.9, "batch_size": S, "train_split": None, "verbose": 0}
     options["selective"] = task.selective
+    how = {name if name == "q" else f"ordered__{name}": value for name, value in task.how.items()}
     files = {f"f_{name}": task.folder / name for name in ("params", "optimizer", "ordered")}
     x, y = samples()
     for epochs in [task.stop, task.epochs - task.stop] if task.stop else [task.epochs]:
-        net = OrderedNeuralNetClassifier(network(), criterion=criterion, max_epochs=epochs, **task.how, **options)
+        net = OrderedNeuralNetClassifier(network(), criterion=criterion, max_epochs=epochs, **how, **options)
         net.initialize()
         if files["f_ordered"].exists():
             net.load_params(**files)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.criterion import ignore_index
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.integrations._compared import PerToken
@@ -27,8 +28,9 @@ class OrderedLossFunc:
     task : str or Task
         What the model's logits are compared with: ``"sequence"``, ``"multi_label"``, ``"regression"``, ``"token"``,
         ``"causal"``, ``"seq2seq"``, ``"question_answering"`` or ``"segmentation"``; docs/trainers.md has the table.
-    q : float or Rule
-        A count, a share in (0, 1], or a rule that moves q: then give `Trainer` an `OrderedRule` as well.
+    q : float or Above or Rule
+        A count, a share in (0, 1], `Above` a value, or a rule that moves q: then give `Trainer` an `OrderedRule` as
+        well.
     unit : str or None, default=None
         What is ordered, ``"sample"``, ``"token"`` or ``"pixel"``; None leaves it to the task. ``"sample"`` orders whole
         sequences by the mean loss of their tokens, and images by that of their pixels.
@@ -39,7 +41,8 @@ class OrderedLossFunc:
         What the ``aux_loss`` of a mixture of experts is multiplied by before it is added to the loss. `OrderedTrainer`
         reads it from the model; elsewhere a model that returns an ``aux_loss`` needs it.
     **options
-        What else `ordered_sgd.OrderedLoss` takes, such as ``group``.
+        What else `ordered_sgd.OrderedLoss` takes, such as ``group``; a `score` is given what `criterion` is, classes
+        second.
 
     Examples
     --------
@@ -53,7 +56,7 @@ class OrderedLossFunc:
         self,
         task: str | Task,
         *,
-        q: float | Rule,
+        q: float | Above | Rule,
         unit: str | None = None,
         criterion: Any = None,
         router_aux_loss_coef: float | None = None,

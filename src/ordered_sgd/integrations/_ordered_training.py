@@ -9,6 +9,7 @@ from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from transformers.training_args import OptimizerNames
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.integrations._head import HeadForward, body_of
 from ordered_sgd.integrations._labels import OrderedLossFunc
@@ -30,7 +31,7 @@ class OrderedTraining:
     def order(
         self,
         task: str | Task | None,
-        q: float | Rule | None,
+        q: float | Above | Rule | None,
         unit: str | None,
         given: OrderedLossFunc | None,
         *,

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.errors import require
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._own_loss import check_own_loss
@@ -37,8 +38,9 @@ class OrderedTrainer(OrderedTraining, Trainer):
         compared with that of the task, and must be the same.
     *args
         As for `Trainer`.
-    q : float or Rule or None, default=None
-        A count, a share in (0, 1] or a rule, as in `OrderedLossFunc`; needed unless `compute_loss_func` is given.
+    q : float or Above or Rule or None, default=None
+        A count, a share in (0, 1], `Above` a value or a rule, as in `OrderedLossFunc`; needed unless
+        `compute_loss_func` is given.
     unit : str or None, default=None
         As in `OrderedLossFunc`.
     head : bool, default=True
@@ -59,7 +61,7 @@ class OrderedTrainer(OrderedTraining, Trainer):
         self,
         model: Any = None,
         *args: Any,
-        q: float | Rule | None = None,
+        q: float | Above | Rule | None = None,
         unit: str | None = None,
         head: bool = True,
         selective: bool = True,

@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._outermost import CallInside, OutermostCalls, reaches
 from ordered_sgd.integrations._sampled import Sampled, sampler_of
@@ -45,8 +46,9 @@ class OrderedCallback(Callback):
 
     Parameters
     ----------
-    q : float or Rule
-        A count, a share of each batch in (0, 1], or a rule that moves q; see `ordered_sgd.OrderedLoss`.
+    q : float or Above or Rule
+        A count, a share of each batch in (0, 1], `Above` a value, or a rule that moves q; see
+        `ordered_sgd.OrderedLoss`.
     criterion : str, default="criterion"
         Name of the attribute that holds the criterion, a module or function that averages over the batch or returns one
         loss per sample; dots lead into submodules.
@@ -56,7 +58,7 @@ class OrderedCallback(Callback):
     selective : bool, default=True
         Whether backward passes skip samples that are not kept. The first step then compiles, which takes seconds.
     **options
-        What else `ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"``.
+        What else `ordered_sgd.OrderedLoss` takes, such as ``unit="pixel"`` or ``score=ordered_sgd.scores.entropy``.
 
     Examples
     --------
@@ -67,7 +69,7 @@ class OrderedCallback(Callback):
     def __init__(
         self,
         *,
-        q: float | Rule,
+        q: float | Above | Rule,
         criterion: str = "criterion",
         accuracy: str | None = None,
         selective: bool = True,

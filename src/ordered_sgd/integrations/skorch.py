@@ -1,13 +1,16 @@
 """skorch: a NeuralNetClassifier that trains on its q largest losses."""
 
-from typing import Any
+import inspect
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd.errors import require
+from ordered_sgd.amounts import Above
+from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._selective import SelectiveModules
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced
+from ordered_sgd.loss import OrderedLoss
 from ordered_sgd.rules import Rule
 
 if require("skorch", extra="skorch", where="ordered_sgd.integrations.skorch"):
@@ -32,8 +35,9 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     module : nn.Module
         As for `NeuralNetClassifier`, and so are `*args` and `**kwargs`. The criterion averages over the batch or
         returns one loss per sample.
-    q : float or Rule
-        A count, a share of each batch in (0, 1], or a rule that moves q; see `ordered_sgd.OrderedLoss`.
+    q : float or Above or Rule
+        A count, a share of each batch in (0, 1], `Above` a value, or a rule that moves q; see
+        `ordered_sgd.OrderedLoss`. Its other options carry the prefix ``ordered__``, as in ``ordered__trim=0.1``.
     selective : bool, default=True
         Whether the backward pass skips samples that are not kept. The first step then compiles, which takes seconds.
 
@@ -44,7 +48,10 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     0.5
     """
 
-    def __init__(self, module: Any, *args: Any, q: float | Rule, selective: bool = True, **kwargs: Any) -> None:
+    prefixes_: ClassVar[list[str]] = [*NeuralNetClassifier.prefixes_, "ordered"]  # skorch adds to a copy of it
+
+    def __init__(self, module: Any, *args: Any, q: float | Above | Rule, selective: bool = True, **kwargs: Any) -> None:
+        _check_prefixes(kwargs, type(self).__name__)
         super().__init__(module, *args, **kwargs)
         self.q = q
         self.selective = selective
@@ -59,6 +66,11 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         passed_on = PassthroughScoring(name="train_mean_loss", on_train=True)
         *others, log = super()._default_callbacks
         return [*others, ("train_mean_loss", passed_on), log]
+
+    def initialize_virtual_params(self) -> None:
+        """Make the options of the ordered loss parameters that `set_params` sets, and no more: training will look."""
+        super().initialize_virtual_params()
+        self._register_virtual_param("ordered__*")
 
     def initialize_module(self) -> Any:
         """Make the module, which is selective when training begins."""
@@ -83,13 +95,16 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         criterion = unreduced(self.criterion_, where)
         # Past skorch's own register: with a second criterion there, it would no longer tell what turns outputs into
         # probabilities. Weights are shared with `criterion_`, which is the one that is moved to the device.
-        object.__setattr__(self, "ordered_", WatchedLoss(criterion, q=self.q, _where=where))
-        self.ordered_as_ = (type(self.q), self.q)  # 1 is not 1.0
+        object.__setattr__(self, "ordered_", WatchedLoss(criterion, _where=where, **self._ordered_options()))
+        self.ordered_as_ = (type(self.q), self._ordered_options())  # 1 is not 1.0
+
+    def _ordered_options(self) -> dict[str, Any]:
+        return {**self.get_params_for("ordered"), "q": self.q}
 
     def on_train_begin(self, net: Any, X: Any = None, y: Any = None, **kwargs: Any) -> None:
-        """Order anew if `set_params` has changed q since; make a module selective that is not yet."""
+        """Order anew if `set_params` has changed q or an option since; make a module selective that is not yet."""
         super().on_train_begin(net, X=X, y=y, **kwargs)
-        if self.ordered_as_ != (type(self.q), self.q):
+        if self.ordered_as_ != (type(self.q), self._ordered_options()):
             self._order()
         if vars(self).get("selective_as_") is not self.selective:  # nor does a pickle have it
             self._new_backward()
@@ -121,3 +136,11 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         """What is pickled: the module is selective again when training begins."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name not in ("backward_", "selective_as_")}
+
+
+def _check_prefixes(given: dict[str, Any], where: str) -> None:
+    """Raise if an option of the ordered loss lacks its prefix: ``score`` would hide a method of the estimator."""
+    for name in inspect.signature(OrderedLoss).parameters.keys() - {"criterion"}:
+        if name in given:
+            remedy = f"Write ordered__{name}=, as module__ and criterion__ in skorch."
+            raise ArgumentError(message(where, name, "carry the prefix ordered__", f"{name}=", remedy))

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._head import logits_of
 from ordered_sgd.integrations._labels import OrderedLossFunc
@@ -29,8 +30,9 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         As for `SFTTrainer`.
     *args
         As for `SFTTrainer`.
-    q : float or Rule or None, default=None
-        A count, a share in (0, 1] or a rule, as in `OrderedLossFunc`; needed unless `compute_loss_func` is given.
+    q : float or Above or Rule or None, default=None
+        A count, a share in (0, 1], `Above` a value or a rule, as in `OrderedLossFunc`; needed unless
+        `compute_loss_func` is given.
     unit : str or None, default=None
         As in `OrderedLossFunc`.
     head, selective : bool, default=True
@@ -48,7 +50,7 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         self,
         model: Any,
         *args: Any,
-        q: float | Rule | None = None,
+        q: float | Above | Rule | None = None,
         unit: str | None = None,
         head: bool = True,
         selective: bool = True,
