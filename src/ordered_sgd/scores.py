@@ -30,8 +30,8 @@ def entropy(outputs: Tensor, targets: Any = None) -> Tensor:
 
     .. math:: H = -\sum_c p_c \ln p_c, \qquad p = \mathrm{softmax}(z)
 
-    By it GRPO keeps the fifth of the tokens with the largest entropy (`Wang et al. 2025
-    <https://arxiv.org/abs/2506.01939>`_), and active learning chooses what to label.
+    Reinforcement learning of language models keeps the fifth of the tokens with the largest entropy (`Wang et al. 2025
+    <https://arxiv.org/abs/2506.01939>`_); active learning chooses by it what to label.
 
     Parameters
     ----------
