@@ -64,7 +64,7 @@ def test_a_type_checker_knows_what_the_names_are(tmp_path: Path) -> None:
     )
     assert 'Revealed type is "torch._tensor.Tensor"' in run.stdout, run.stdout
     assert "def (q: int, s: int, observed: ordered_sgd.rules.Observed) -> int" in run.stdout
-    assert 'Argument "q" to "OrderedLoss" has incompatible type "str"; expected "float | Rule"' in run.stdout
+    assert 'Argument "q" to "OrderedLoss" has incompatible type "str"; expected "float | Above | Rule"' in run.stdout
     assert "Found 1 error" in run.stdout
 
 
