@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ordered_sgd import head, ordered_linear_cross_entropy, ordered_mean
+from ordered_sgd import Above, head, ordered_linear_cross_entropy, ordered_mean
 from ordered_sgd.errors import ArgumentError
 
 D, V = 8, 50
@@ -20,7 +20,7 @@ class Case:
     """Arguments of one call; `bias` and `mask` ask for random ones."""
 
     name: str
-    q: float = 0.25
+    q: float | Above = 0.25
     bias: bool = False
     mask: bool = False
     ignored: str = "some"
@@ -34,6 +34,7 @@ CASES = [
     Case("all", q=1.0),
     Case("one", q=2),
     Case("more than are valid", q=1000),
+    Case("above a value", q=Above(2.0, at_least=2)),
     Case("a bias", bias=True),
     Case("label smoothing", options={"label_smoothing": 0.1}),
     Case("label smoothing of one", options={"label_smoothing": 1.0}),

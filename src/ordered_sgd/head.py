@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.mean import ordered_mean
 from ordered_sgd.units import check_mask
@@ -28,7 +29,7 @@ def ordered_linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,
     target: Tensor,
-    q: float,
+    q: float | Above,
     *,
     linear_bias: Tensor | None = None,
     ignore_index: int = -100,
@@ -60,7 +61,7 @@ def ordered_linear_cross_entropy(
     target
         One integer per token, below V or equal to `ignore_index`; the shape of `input` without its last dimension.
     q
-        A count, or a share in (0, 1] of the valid tokens; ``q=1.0`` is the plain mean.
+        A count, a share in (0, 1] of the valid tokens, or `Above` a value; ``q=1.0`` is the plain mean.
     linear_bias
         The bias of the output layer, shape (V,).
     ignore_index
