@@ -306,6 +306,14 @@ def check_a_threshold_and_a_score_train_as_on_the_cpu_and_a_threshold_waits_once
         trains_as_on_the_cpu(Way("", queue, 2, "", build))()
 
 
+def check_what_is_always_kept_costs_a_loss_of_large_outputs_no_read() -> None:
+    outputs, keep = torch.randn(64, 5000).to(NAME).requires_grad_(), (torch.arange(64) < 3).to(NAME)
+    target, loss_fn = torch.randn(64, 5000).softmax(1).to(NAME), OrderedLoss(CE, q=8)
+    with watching() as waits:
+        loss_fn(outputs, target, always_keep=keep).backward()
+    assert waits.counts == (0, 0), waits
+
+
 def check_buffers_of_batchnorm_cost_no_read() -> None:
     way = next(way for way in WAYS if way.name == FUSED)
     on_cpu, _, _ = train(way, "cpu", _normed)

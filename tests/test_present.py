@@ -143,3 +143,12 @@ def test_targets_that_are_not_one_class_each_are_all_present() -> None:
     assert present.rows is not None
     assert present.rows.tolist() == [0, 3]
     assert present.of(torch.tensor([1, 3]), torch.device("cpu")).tolist() == [1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule(0.6)], ids=str)
+def test_the_first_batch_under_a_rule_may_hold_nothing_but_ignored_targets(rule: Any) -> None:
+    step, _ = steps("dense", q=rule)
+    record = step(*batch(0, share=1.1))
+    assert (record.q, record.count) == (0, 0)
+    record = step(*batch(1))
+    assert record.q == record.count > 0

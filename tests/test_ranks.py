@@ -12,7 +12,7 @@ from torch import nn
 
 from ordered_sgd import OrderedLoss, OrderedStep, ordered_mean
 from ordered_sgd.errors import ArgumentError
-from ordered_sgd.ranks import HEAD, _packed, unpack
+from ordered_sgd.ranks import HEAD, Joined, _packed, mean_over_ranks, unpack
 from ordered_sgd.selection import top_rows
 from tests.distributed.cases import CASES, RUNS
 from tests.distributed.launch import torchrun
@@ -230,3 +230,18 @@ def test_what_is_no_process_group_is_refused(wrong: Any) -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(ArgumentError, match=f"OrderedStep: {rule}"):
         OrderedStep(model, criterion, torch.optim.SGD(model.parameters(), lr=0.1), q=2, group=wrong)
+
+
+def test_the_mean_of_all_that_is_mixed_in_is_taken_in_float32() -> None:
+    losses = torch.tensor([1.0, 1.0, 0.0], dtype=torch.bfloat16)
+    joined = Joined(losses, (3,), 0, None)
+    assert mean_over_ranks(losses, torch.tensor([0]), joined, mix=1.0).item() == pytest.approx(2 / 3, rel=1e-6)
+
+
+def test_a_mean_that_hides_a_nan_has_a_gradient_of_nan_as_in_one_process() -> None:
+    for half in (False, True):
+        losses = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float16 if half else torch.float32, requires_grad=True)
+        joined, broken = Joined(losses.detach(), (3,), 0, None), torch.tensor(True)
+        mean_over_ranks(losses, torch.tensor([0, 1]), joined, faults=broken).backward()
+        assert losses.grad is not None
+        assert losses.grad.isnan().tolist()[:2] == [True, True]

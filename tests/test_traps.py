@@ -274,3 +274,19 @@ def test_training_mode_without_gradients_is_warned_of_once() -> None:
     assert not warned(lambda: validate(loss_fn))
     assert not warned(lambda: validate(everything))
     assert not warned(lambda: evaluate(OrderedLoss(CE, q=0.5)))
+
+
+def test_ignored_targets_and_numbers_of_groups_are_not_taken_for_the_ends_of_epochs() -> None:
+    """How many count differs from batch to batch; how many there are does not."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 5)
+    step = OrderedStep(model, CE, torch.optim.SGD(model.parameters(), lr=0.0), q=LinearDecay(3), engine="dense")
+    groups = OrderedLoss(lambda losses: losses, q=LinearDecay(3), unit="group")
+
+    def train() -> None:
+        for number in range(200):
+            y = torch.randint(0, 5, (32,))
+            step(torch.randn(32, 5), y.index_fill(0, torch.tensor([3]), -100) if number % 7 == 0 else y)
+            groups(torch.rand(32, requires_grad=True), ids=torch.arange(32) % (7 if number % 5 == 0 else 8))
+
+    assert not [warning for warning in warned(train) if "end_epoch" in str(warning.message)]

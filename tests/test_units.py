@@ -450,3 +450,20 @@ def test_numbers_of_numpy_are_numbers(q: Any) -> None:
     losses = torch.arange(8.0).reshape(2, 4)
     assert ordered_mean(losses, q, unit="token", within="sample").item() == 4.5
     assert ordered_mean(losses.flatten(), 2, trim=np.int64(2)).item() == 4.5
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (1, 0), (4, 3, 0), (0, 5)])
+def test_samples_without_any_token_are_a_zero_with_a_graph(shape: tuple[int, ...]) -> None:
+    losses = torch.zeros(shape, requires_grad=True)
+    for q in (2, 0.5, Above(1.0), torch.zeros(shape[0], dtype=torch.int64)):
+        mask = torch.zeros(shape, dtype=torch.bool)
+        value = ordered_mean(losses, q, unit="token", within="sample", mask=mask)
+        value.backward()
+        assert value.item() == 0
+
+
+def test_a_nan_that_is_trimmed_makes_the_gradient_nan_as_well_so_that_a_scaler_sees_it() -> None:
+    losses = torch.tensor([torch.nan, 3.0, 2.0, 1.0], requires_grad=True)
+    ordered_mean(losses, 2, trim=1).backward()
+    assert losses.grad is not None
+    assert losses.grad.isnan().any()

@@ -42,6 +42,8 @@ class AdaptiveQ:
 
     def q_for(self, s: int) -> int:
         """How many samples of a batch of s are kept, or of those above a value at least; asking changes nothing."""
+        if s == 0:  # all of it is ignored
+            return 0
         if self.fixed is not None:
             return self._fixed_q(s)
         q = self.q if self.q is not None and s <= self.s else self._q_of_larger(s)

@@ -63,7 +63,7 @@ def finished(top: Tensor, units: Units, q: Amount, trim: float, mix: float) -> T
     """The ordered mean with so much of the mean of all valid units; NaN where what is kept may hide a NaN."""
     faults = hidden_faults(units, q, trim)
     if faults is not None:
-        top = torch.where(faults, torch.nan, top)
+        top = top * torch.where(faults, torch.nan, 1.0)  # and so is the gradient, which a GradScaler looks at
     if not mix:
         return top
     everything = mean_or_zero(units.losses) if units.valid is None else _mean_where(units.losses, units.valid)
@@ -119,7 +119,7 @@ def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:
 def _mean_by_rows(units: Units, order: Tensor | None, q: Amount, trim: float, where: str) -> Tensor:
     """The same on the CPU, faster: only valid units are ordered, and only kept ones are in the graph."""
     values = units.losses
-    if values.shape[0] != 1 and values.shape[1] < _SORT_ROWS_BELOW:
+    if values.shape[0] != 1 and 0 < values.shape[1] < _SORT_ROWS_BELOW:
         try:
             places = _kept_numpy(units, order, q, trim).numpy()
         except RuntimeError:  # a tensor without plain memory of its own, as inside torch.func

@@ -178,7 +178,9 @@ class OrderedLoss(nn.Module):
         Batches seen without gradients do not count towards the rule: validation does not move q. For the plain mean
         there, call ``loss_fn.eval()`` (and ``loss_fn.train()`` after it), as for the model.
         """
-        policy, twice = self._policy, mask is None and self._scores_first(args, kwargs)
+        # how many are always kept would have to be read from a device
+        known = mask is None and not (isinstance(always_keep, Tensor) and not always_keep.is_cpu)
+        policy, twice = self._policy, known and self._scores_first(args, kwargs)
         with torch.no_grad() if twice else nullcontext():
             losses = weighted_losses(self.criterion, args, kwargs, sample_weight, self._where)
         valid = not_ignored(losses, self._ignored, args, kwargs)
@@ -198,7 +200,7 @@ class OrderedLoss(nn.Module):
         if self.group is not None and units.losses.shape != losses.shape:
             correct = None  # answers are counted by element
         again = None if not twice else partial(self._mean_of_kept, args=args, sample_weight=sample_weight, valid=valid)
-        return self._reduced(units, correct, counted, masked=mask is not None, again=again)
+        return self._reduced(units, correct, counted, batch=losses.shape[0], masked=mask is not None, again=again)
 
     def _answers(self, args: tuple[Any, ...], losses: Tensor, valid: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """How many answers of a batch are right, if that can be counted, and how many there are."""
@@ -211,12 +213,14 @@ class OrderedLoss(nn.Module):
         correct: Tensor | None,
         counted: Tensor | None,
         *,
+        batch: int | None = None,
         masked: bool,
         again: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The ordered loss of units; the rule sees them and the right answers.
 
-        `again` gives the mean loss of rows with its graph, where the losses have none.
+        `batch` says how many samples the units come from. `again` gives the mean loss of rows with its graph, where the
+        losses have none.
         """
         policy, within = self._policy, self.within
         if not torch.is_grad_enabled():
@@ -224,14 +228,15 @@ class OrderedLoss(nn.Module):
         elif self.group is None and self.counting:
             policy.adaptive.expect_answers(correct is not None, self._without_answers)
         if self.group is not None:
-            return self._over_ranks(units.only_valid(), correct, self.group, masked=masked)
+            return self._over_ranks(units.only_valid(), correct, self.group, batch=batch, masked=masked)
         s = units.losses.shape[1:].numel() if within == "sample" else units.losses.numel()
         if s == 0:  # every element of every group is masked
             return mean_of_units(units, 1.0, where=self._where)
         if torch.is_grad_enabled():
-            policy.see(s)
-            seen = units.reshaped(-1, s)
-            policy.observe(seen.losses.detach(), correct, counted, seen.rest, scores=seen.scores)
+            policy.see(s, batch)
+            if policy.adaptive.rule is not None:
+                seen = units.reshaped(-1, s)
+                policy.observe(seen.losses.detach(), correct, counted, seen.rest, scores=seen.scores)
         trim = policy.trim_now
         if units.plain and self.unit == "sample" and policy.counts_ahead:
             rows = policy.choose(units.keys)
@@ -274,7 +279,9 @@ class OrderedLoss(nn.Module):
         units = as_units(losses, part, "sample", None, self._where, reduce=self.reduce, empty=True)
         return mean_or_zero(capped(units.losses, self.cap))
 
-    def _over_ranks(self, mine: Units, correct: Tensor | None, group: "ProcessGroup", *, masked: bool) -> Tensor:
+    def _over_ranks(
+        self, mine: Units, correct: Tensor | None, group: "ProcessGroup", *, batch: int | None, masked: bool
+    ) -> Tensor:
         """The ordered loss of the valid units of all ranks together."""
         policy, trim, where = self._policy, self._policy.trim_now, self._where
         # what is decided here must be the same on every rank, whether or not something of its own is masked
@@ -286,7 +293,7 @@ class OrderedLoss(nn.Module):
         if torch.is_grad_enabled() and s > 0:
             if self.counting:
                 policy.adaptive.expect_answers(joined.correct is not None, self._without_answers)
-            policy.see(s)
+            policy.see(s, batch)
             policy.observe(joined.losses, joined.correct, None, units.rest, scores=units.scores)
         q = policy.adaptive.level(s, share=self.unit != "sample") if s else 1
         if s == 0 or not units.plain or isinstance(q, Above):

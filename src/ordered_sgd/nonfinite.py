@@ -104,8 +104,10 @@ def sent(values: Tensor) -> OnItsWay:
 
     Where the device has no streams they stay on it, and reading them waits for its queue.
     """
+    if values.is_cpu:
+        return OnItsWay(values)
     device: Any = torch.get_device_module(values.device)
-    if values.is_cpu or not (hasattr(device, "current_stream") and hasattr(device, "Event")):
+    if not (hasattr(device, "current_stream") and hasattr(device, "Event")):
         return OnItsWay(values)
     host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
     host.copy_(values, non_blocking=True)

@@ -101,13 +101,13 @@ class Policy:
         """Random numbers in the place of losses: the largest of them are a random choice."""
         return torch.rand(values.shape, generator=self.generator).to(values.device)
 
-    def see(self, s: int) -> None:
-        """A training batch of s came."""
+    def see(self, s: int, batch: int | None = None) -> None:
+        """A training batch came, of which s count; how many it holds in all tells where an epoch ends (None: s)."""
         larger = s > self.adaptive.s and self.adaptive.epoch == 0
         if larger and not self._warned:
             self._warned = self._warn_of_q(s)
         if self._epochs is not None and not torch.compiler.is_compiling():  # a counter would compile in every step
-            self._epochs.saw(s)
+            self._epochs.saw(s if batch is None else batch)
         self.adaptive.see(s)
 
     def evaluated(self) -> None:

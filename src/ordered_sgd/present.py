@@ -20,6 +20,9 @@ class Present:
         Of each micro-batch. Only classes, integers of shape (s,), can be ignored by sample.
     ignored
         The target that the criterion ignores, or None.
+    elements
+        Whether targets may be (s, ...), because samples are means over elements: one counts unless all of its targets
+        are the ignored one.
 
     Examples
     --------
@@ -29,10 +32,11 @@ class Present:
     True
     """
 
-    def __init__(self, targets: Sequence[Any], ignored: int | None) -> None:
+    def __init__(self, targets: Sequence[Any], ignored: int | None, *, elements: bool = False) -> None:
         self._sent = None
-        if ignored is not None and all(map(_are_classes, targets)):
+        if ignored is not None and all(_are_classes(target, elements) for target in targets):
             there = [target != ignored for target in targets]
+            there = [part if part.dim() == 1 else part.flatten(1).any(1) for part in there]
             self._sent = sent(there[0] if len(there) == 1 else torch.cat(there))
 
     @cached_property
@@ -55,7 +59,7 @@ class Present:
         return rows.to(device, non_blocking=True)
 
 
-def _are_classes(target: Any) -> bool:
-    """Whether a target has one integer per sample."""
+def _are_classes(target: Any, elements: bool) -> bool:
+    """Whether a target has one integer per sample, or per element."""
     integers = isinstance(target, Tensor) and not target.is_floating_point() and target.dtype != torch.bool
-    return integers and target.dim() == 1
+    return integers and (target.dim() == 1 or (elements and target.dim() > 1))

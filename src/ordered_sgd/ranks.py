@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.selection import mean_of_rows, row_weights, widen
+from ordered_sgd.selection import mean, mean_of_rows, row_weights, widen
 from ordered_sgd.shared_settings import ABOUT, Settings, by_rank, different_settings, mark_of, shown_setting
 
 # Words for losses in a message: the most that a rank of the group has needed so far. All ranks learn it from the same
@@ -200,9 +200,10 @@ def mean_over_ranks(
     value = mean_of_rows(joined.losses, rows)
     if mix:
         weights = (1 - mix) * weights + mix * ranks / joined.losses.shape[0]
-        value = (1 - mix) * value + mix * joined.losses.mean()
+        value = (1 - mix) * value + mix * mean(joined.losses)
     if faults is not None:
-        value = torch.where(faults, torch.nan, value)
+        broken = torch.where(faults, torch.nan, 1.0)
+        value, weights = value * broken, weights * broken.to(weights.dtype)
     with_gradient: Tensor = _WithGradient.apply(losses, weights, value)  # type: ignore[no-untyped-call]
     return with_gradient
 

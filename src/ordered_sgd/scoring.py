@@ -2,16 +2,39 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from ordered_sgd.criterion import countable, ignore_index, right_answers, weighted_losses
-from ordered_sgd.engines.phases import Losses
+from ordered_sgd.criterion import countable, ignore_index, not_ignored, right_answers, weighted_losses
+from ordered_sgd.engines.phases import Losses, Scores
 from ordered_sgd.units import as_units
 
 Batch = tuple[Any, Any, Tensor | None]  # x, y and the samples' weights
+
+
+class Asked(NamedTuple):
+    """Computes what samples are ordered by, when called: by code of the user's, which torch.compile never traces.
+
+    Outputs, targets, losses and which of these count are those of one pass, without a graph.
+    """
+
+    score: Callable[..., Tensor]
+    outputs: Any
+    y: Any
+    losses: Tensor
+    valid: Tensor | None
+    reduce: str | None
+    empty: bool
+
+    def __call__(self) -> Tensor | None:
+        """The scores, shape (s,)."""
+        with torch.no_grad():
+            scores, options = self.score(self.outputs, self.y), {"reduce": self.reduce, "empty": self.empty}
+            units = as_units(self.losses, self.valid, "sample", None, "OrderedStep", scores=scores, **options)  # type: ignore[arg-type]
+        return units.scores
 
 
 class Scoring:
@@ -48,14 +71,15 @@ class Scoring:
         x, y, sample_weight = batch
         outputs = self.forward(self.model, x)
         found = weighted_losses(self.criterion, (outputs, y), {}, sample_weight, "OrderedStep")
-        scores = None
+        # whole samples that are ignored are left out by `Present`
+        valid = None if self.reduce is None else not_ignored(found, self.ignored, (outputs, y), {})
+        units = as_units(found, valid, "sample", None, "OrderedStep", reduce=self.reduce, empty=self._empty)
+        losses = units.capped(self.cap).losses
+        scores: Scores = None
         if self.score is not None:
-            with torch.no_grad():
-                scores = self.score(outputs, y)
-        units = as_units(
-            found, None, "sample", None, "OrderedStep", scores=scores, reduce=self.reduce, empty=self._empty
-        ).capped(self.cap)
-        losses, scores = units.losses, units.scores
+            seen = tree_map(_without_graph, outputs)
+            asked = Asked(self.score, seen, y, found.detach(), valid, self.reduce, self._empty)
+            scores = asked  # type: ignore[assignment]  # mypy does not take a tuple for a function
         if self._counts or torch.compiler.is_compiling() or not isinstance(outputs, Tensor):
             return Losses(losses, self._right(outputs, y, losses), scores)
         if not countable(self.criterion, outputs, y, losses):
@@ -67,6 +91,10 @@ class Scoring:
         """Which answers are right; one with the ignored target is not."""
         right = right_answers(self.criterion, outputs, y, like=losses)
         return right if right is None or self.ignored is None else right & (y != self.ignored)
+
+
+def _without_graph(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
 def _call(model: nn.Module, x: Any) -> Any:

@@ -110,7 +110,7 @@ class Selector:
             return Choice(None, verdict)
         self._expect_answers(scored.right is not None)
         count = present.count(s)
-        self.policy.see(count)
+        self.policy.see(count, s)
         rows = self.policy.choose(losses if scores is None else scores, s=count)
         few = rows.shape[0] <= 2 and rows.shape[0] < losses.shape[0]
         if self._couples and few and has_batchnorm(self._model, training=True):
@@ -219,7 +219,7 @@ class RanksSelector(Selector):
         if verdict.error() is not None:
             return Choice(None, verdict, joined)
         self._expect_answers(joined.correct is not None)
-        self.policy.see(joined.losses.shape[0])
+        self.policy.see(joined.losses.shape[0], scored.losses.shape[0])
         rows = self.policy.choose(units.keys)
         own = joined.mine(rows)
         if there is not None:

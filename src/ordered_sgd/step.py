@@ -146,7 +146,7 @@ class OrderedStep:
         inner = self._parallel.model
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         counts = self.policy.adaptive.counts_answers
-        self._ignored = ignore_index(criterion)
+        self._ignored, self._averages = ignore_index(criterion), reduce is not None
         scoring = Scoring(
             inner, criterion, forward, cap=cap, score=score, reduce=reduce, counts=counts, empty=group is not None
         )
@@ -179,7 +179,8 @@ class OrderedStep:
         batches = micro_batches(x, sample_weight) if y is None else [(x, y, sample_weight)]
         self._parallel.begin()
         self.selector.begin()
-        before, present = self.updater.begin(), Present([y for _, y, _ in batches], self._ignored)
+        before = self.updater.begin()
+        present = Present([y for _, y, _ in batches], self._ignored, elements=self._averages)
         scored = self._forward(batches, present, whole=y is not None, index=index)  # line 3: losses with their graph
         choice = self.selector.choose(scored, self.steps, present)  # line 4
         computed = scored.abandon() if choice.kept is None else scored.backward(choice.kept)  # line 5

@@ -221,3 +221,60 @@ def test_wrong_knobs_get_rule_value_and_remedy(options: dict[str, Any], text: st
     with pytest.raises(ArgumentError) as error:
         OrderedLoss(F.cross_entropy, **{"q": 4, **options})  # type: ignore[arg-type]
     assert "OrderedLoss: " in str(error.value)
+
+
+class Alternating:
+    """A score that looks at the other samples, draws, and changes with each call: nothing for torch.compile."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        self.sizes.append(len(y))
+        values = torch.from_numpy(outputs.detach().numpy().sum(1)) + torch.rand(len(y))
+        return (values - values.mean()) * (-1) ** len(self.sizes)
+
+
+@pytest.mark.parametrize("engine", ["dense", "rows", "twopass", "auto", "micro-batches"])
+@pytest.mark.parametrize("q", [4, 1.0])
+def test_a_score_is_computed_once_for_every_batch_and_never_for_the_kept_samples_alone(engine: Any, q: float) -> None:
+    score, twin = Alternating(), Alternating()
+    step, model, _ = twins("dense" if engine == "micro-batches" else engine, q=q, score=score)
+    for number in range(4):
+        x, y = batch(number, 9 if number == 2 else S)
+        pieces = parts(x, y) if engine == "micro-batches" else [(x, y)]
+        model.load_state_dict(step.model.state_dict())
+        torch.manual_seed(number)
+        with torch.no_grad():
+            scores = torch.cat([twin(model(a), b) for a, b in pieces])
+        torch.manual_seed(number)
+        record = step(pieces) if engine == "micro-batches" else step(x, y)
+        assert score.sizes == twin.sizes
+        assert record.rows.tolist() == scores.topk(q).indices.sort().values.tolist() if q == 4 else record.q == len(y)
+
+
+@pytest.mark.parametrize("engine", ["dense", "rows", "twopass", "auto", "micro-batches"])
+def test_ignored_elements_of_averaged_samples_neither_count_nor_are_kept(engine: Any) -> None:
+    ignoring = nn.CrossEntropyLoss(reduction="none", ignore_index=0)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        models.append(nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Unflatten(1, (4, 3))))
+    name, frozen = "dense" if engine == "micro-batches" else engine, torch.optim.SGD(models[0].parameters(), lr=0.0)
+    step = OrderedStep(models[0], ignoring, frozen, q=0.5, reduce="mean", engine=name)
+    for number in range(3):
+        g = torch.Generator().manual_seed(number)
+        x, y = torch.randn(S, 6, generator=g), torch.randint(0, 4, (S, 3), generator=g)
+        y[::4] = 0  # samples of nothing but ignored elements
+        y[1] = torch.tensor([0, 0, 2])
+        record = step(parts(x, y)) if engine == "micro-batches" else step(x, y)
+        losses, there = ignoring(models[1](x), y), (y != 0).sum(1)
+        means = (losses.sum(1) / there)[there > 0]
+        expected = means.topk(len(means) // 2).values.mean()
+        models[1].zero_grad()
+        expected.backward()
+        assert (record.count, record.q) == (len(means), len(means) // 2)
+        assert record.ordered_loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert record.mean_loss.item() == pytest.approx(means.mean().item(), rel=1e-5)
+        for one, two in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)

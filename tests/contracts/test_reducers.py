@@ -123,15 +123,15 @@ def by_hand(losses: Tensor, q: Any, arguments: dict[str, Any]) -> tuple[float, n
         elif unit == "sample":
             name = place[0]
         members.setdefault(name, []).append(place)
-    loss = {name: float(np.mean([losses[p].item() for p in places])) for name, places in members.items()}
+    loss = {name: mean([losses[p].item() for p in places]) for name, places in members.items()}
     cap = arguments.get("cap")
-    capped = {name for name in loss if cap is not None and loss[name] > cap}
+    capped = {name for name in loss if cap is not None and cap < loss[name] < math.inf}
     loss |= dict.fromkeys(capped, cap)
     key, marked = dict(loss), dict.fromkeys(loss, False)
     if "scores" in arguments:
-        key = {name: of_unit(arguments["scores"], name, places, np.mean) for name, places in members.items()}
+        key = {name: of_unit(arguments["scores"], unit, name, places, mean) for name, places in members.items()}
     if "always_keep" in arguments:
-        marked = {name: of_unit(arguments["always_keep"], name, places, any) for name, places in members.items()}
+        marked = {name: of_unit(arguments["always_keep"], unit, name, places, any) for name, places in members.items()}
     pools: dict[Any, list[Any]] = {}
     for name in sorted(loss):
         pools.setdefault(name[0] if within == "sample" else 0, []).append(name)
@@ -147,12 +147,18 @@ def by_hand(losses: Tensor, q: Any, arguments: dict[str, Any]) -> tuple[float, n
     for name in set(weight) - capped:
         for place in members[name]:
             gradient[place] = weight[name] / len(members[name])
-    return sum(weight[name] * loss[name] for name in loss), gradient
+    if any(math.isnan(loss[name]) or math.isnan(key[name]) for name in loss):
+        return math.nan, gradient  # never hidden by what is kept
+    return sum(weight[name] * loss[name] for name in loss if weight[name]), gradient
 
 
-def of_unit(given: Tensor, name: Any, places: list[tuple[int, ...]], reduce: Any) -> Any:
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def of_unit(given: Tensor, unit: str, name: Any, places: list[tuple[int, ...]], reduce: Any) -> Any:
     """A score or a mark of a unit, from that of its elements unless it has one of its own."""
-    own = given.dim() == 1 and isinstance(name, int)
+    own = given.dim() == 1 and unit == "sample"
     return given[name].item() if own else reduce([given[place].item() for place in places])
 
 

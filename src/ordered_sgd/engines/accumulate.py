@@ -72,12 +72,12 @@ class MicroBatches:
         total = samples_in_all(s, len(batches), self.parallel)
         whole = everything(total) if s is not None and total else None
         if whole is not None:
-            joined = _join(self._one_pass(batches, whole))
+            joined = AllScored(*_join(self._one_pass(batches, whole)))
             if joined.losses.shape[0] != s:
                 got = f"{joined.losses.shape[0]} losses for {s} targets"
                 remedy = "Pass targets whose first dimension is the batch."
                 raise ArgumentError(message("OrderedStep", "micro-batches", "give one loss per target", got, remedy))
-            return AllScored(*joined)
+            return joined
         device, parts, scored = device_of(self.buffers.model), [], []
         with torch.no_grad():
             for batch in batches:
@@ -85,7 +85,7 @@ class MicroBatches:
                 with drawn if self.regroup.watching else nullcontext():
                     found = self.score(batch)
                 parts.append(ScoredPart(batch, found.losses, *before, drawn))
-                scored.append(found)
+                scored.append(found._replace(scores=found.ordered_by()))
         torch.clear_autocast_cache()  # it holds weights that were cast without a graph
         return PartsScored(*_join(scored), self, parts)
 
@@ -96,10 +96,10 @@ class MicroBatches:
             with self.parallel.unsynced():
                 found = self.score(batch)
                 everything.pull(found.losses, None)
-            scored.append(found._replace(losses=found.losses.detach()))
+            scored.append(_detached(found))
         found = self.parallel.through(self.score, batches[-1])
         everything.pull(found.losses, None)
-        return [*scored, found._replace(losses=found.losses.detach())]
+        return [*scored, _detached(found)]
 
 
 @dataclass(frozen=True)
@@ -204,11 +204,16 @@ def _of_each(rows: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     return [rows[cuts[i] : cuts[i + 1]] - starts[i] for i in range(len(sizes))]
 
 
-def _join(scored: Sequence[Losses]) -> Losses:
+def _detached(found: Losses) -> Losses:
+    return Losses(found.losses.detach(), found.right, found.ordered_by())
+
+
+def _join(scored: Sequence[Losses]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The losses of all micro-batches, which answers are right, and the scores."""
     rights = [right for part in scored if (right := which_right(part.right)) is not None]
     right = torch.cat(rights) if len(rights) == len(scored) else None
-    scores = [part.scores for part in scored if part.scores is not None]
-    return Losses(torch.cat([part.losses for part in scored]), right, torch.cat(scores) if scores else None)
+    scores = [part.scores for part in scored if isinstance(part.scores, Tensor)]
+    return torch.cat([part.losses for part in scored]), right, torch.cat(scores) if scores else None
 
 
 def _warn_of_other_losses() -> None:

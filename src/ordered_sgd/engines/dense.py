@@ -51,7 +51,7 @@ class DenseScored:
     @classmethod
     def of(cls, found: Losses, parallel: OneProcess) -> "DenseScored":
         """What a pass gave."""
-        return cls(found.losses, found.losses.detach(), found.right, parallel, found.scores)
+        return cls(found.losses, found.losses.detach(), found.right, parallel, found.ordered_by())
 
     def backward(self, kept: Kept) -> Computed:
         """Back-propagate through the whole batch."""

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 Right = Tensor | Callable[[], Tensor | None] | None
 
 
+# What samples are ordered by instead of their losses, detached, shape (s,), or a function that computes it: once in a
+# step, after the pass that scores the batch. None where samples are ordered by their losses.
+Scores = Tensor | Callable[[], Tensor | None] | None
+
+
 def which_right(right: Right) -> Tensor | None:
     """Which answers are right, found out now if need be."""
     return right() if callable(right) else right
@@ -41,14 +46,15 @@ def count_right(right: Right) -> Tensor | None:
 
 
 class Losses(NamedTuple):
-    """Losses of a batch with their graph, and which answers are right: what ``score(batch)`` gives.
-
-    Scores, detached, are what samples are ordered by instead of their losses, if there are some.
-    """
+    """Losses of a batch with their graph, which answers are right, and scores: what ``score(batch)`` gives."""
 
     losses: Tensor
     right: Right
-    scores: Tensor | None = None
+    scores: Scores = None
+
+    def ordered_by(self) -> Tensor | None:
+        """The scores, computed now if need be: a pass that runs samples again does not ask for them."""
+        return self.scores() if callable(self.scores) else self.scores
 
 
 Score = Callable[[Any], Losses]

@@ -111,7 +111,7 @@ class TwoPassEngine(Stateless):
         device, drawn = device_of(self.model), Drawn()
         random, saved = random_state(device), self.buffers.save()
         found = self._scored(batch, drawn, saved, device)
-        return TwoPassScored(found.losses, found.right, self, batch, drawn, random, saved, found.scores)
+        return TwoPassScored(found.losses, found.right, self, batch, drawn, random, saved, found.ordered_by())
 
     def again(self, first: "TwoPassScored", run: Tensor) -> tuple[Tensor, str]:
         """The losses of some samples with a graph, by a second pass, and the engine that this is."""
