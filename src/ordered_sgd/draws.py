@@ -1,8 +1,9 @@
 """What a batch sampler draws: the order of an epoch, its audits, and one batch with what is left out of it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,33 @@ class DrawnBatch:
     together: int
     weight: Tensor | None = None
 
+    @classmethod
+    def joined(cls, batches: "Sequence[DrawnBatch]", kept: KeptRanks) -> "DrawnBatch":
+        """Several batches as one, of which so many samples are kept."""
+        index, guesses = (torch.cat([getattr(b, name) for b in batches]) for name in ("index", "guesses"))
+        whole = cls(batches[0].number, index, guesses, kept, None, None, sum(b.together for b in batches))
+        if all(b.positions is None for b in batches):
+            return whole
+        starts = accumulate((b.s for b in batches[:-1]), initial=0)
+        rows = torch.cat([b._rows + start for b, start in zip(batches, starts, strict=True)])
+        counts = [torch.full(b.loaded.shape, b.s / len(b.loaded)) if b._counts is None else b._counts for b in batches]
+        part = None
+        if any(b.part is not None for b in batches):
+            probes, outside = (torch.cat(parts) for parts in zip(*map(cls._left_out, batches), strict=True))
+            part = Part(rows, probes, outside)
+        return replace(whole, part=part, positions=rows, weight=torch.cat(counts) * (len(rows) / whole.s))
+
+    @property
+    def _rows(self) -> Tensor:
+        """Which of the s are loaded."""
+        return torch.arange(self.s) if self.positions is None else self.positions
+
+    def _left_out(self) -> tuple[Tensor, Tensor]:
+        """Which of those that are loaded stand for others, and which of the s are no candidates."""
+        if self.positions is None or self.part is None:
+            return torch.zeros(self._rows.shape, dtype=torch.bool), torch.zeros(self.s, dtype=torch.bool)
+        return self.part.probes, self.part.outside
+
     @property
     def s(self) -> int:
         """How many were drawn."""
@@ -174,7 +202,7 @@ class DrawnBatch:
         counts = self._counts
         if counts is None:
             return widen(found).mean()
-        if self.weight is not None or self.part is None:
+        if self.part is None:
             return self.total(found) / self.s
         # the guesses of those outside, corrected by what was found of some of them
         guesses = torch.where(self.part.probes, self.guesses.index_select(0, self.part.scored), 0.0)

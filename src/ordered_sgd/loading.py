@@ -47,17 +47,17 @@ class Loading:
     def __init__(self, policy: Policy, amounts: Amounts, where: str) -> None:
         self.policy, self.amounts, self.where = policy, amounts, where
         self.own = True  # whether the policy sees nothing but what it is shown here
-        self.over = 1  # whether the policy counts over the batches of so many ranks together
+        self.ranks, self.accumulated = 1, 1  # the policy counts over batches of so many ranks, and of an update
         self.memory = RememberedLosses()
         self.candidates = Candidates(1.0 if amounts.recall is None else amounts.recall)
 
-    def follow(self, policy: Policy, ranks: int) -> None:
-        """Keep as many samples as an ordered loss does, which counts over so many ranks."""
+    def follow(self, policy: Policy, ranks: int, accumulated: int) -> None:
+        """Keep as many samples as an ordered loss does, which counts over so many ranks and batches of an update."""
         (mine, shown), (its, needed) = _given(self.policy), _given(policy)
         if mine != its:
             rule, remedy = f"be those of {policy.where}, {needed}", "Give both the same; candidates= loads more."
             raise ArgumentError(message(self.where, "q and selection", rule, shown, remedy))
-        self.policy, self.own, self.over = policy, False, ranks
+        self.policy, self.own, self.ranks, self.accumulated = policy, False, ranks, accumulated
 
     def resize(self, cut: Cut) -> None:
         """Make room for the samples of a rank; those that are no longer there are forgotten."""
@@ -68,12 +68,16 @@ class Loading:
         """Whether an epoch is one of the last, in which whole batches are loaded and kept."""
         return self.amounts.whole_from is not None and epoch >= self.amounts.whole_from
 
-    def kept(self, s: int, epoch: int) -> KeptRanks:
-        """Which of the ordered losses of a batch of s are to be kept: over several ranks this one's share."""
+    def kept(self, s: int, epoch: int, batches: int = 1) -> KeptRanks:
+        """Which of the ordered losses of a batch of s are to be kept.
+
+        Where so many batches of each rank are ordered together, this is one batch's share, rounded up.
+        """
         if self.whole(epoch):
             return KeptRanks(s)
-        of_all = self.policy.q_for(s * self.over), self.policy.trimmed_of(s * self.over)
-        q, trim = (-(-count // self.over) for count in of_all)
+        over = self.ranks * batches
+        of_all = self.policy.q_for(s * over), self.policy.trimmed_of(s * over)
+        q, trim = (-(-count // over) for count in of_all)
         return KeptRanks(q, min(trim, s - q))
 
     def draw(self, order: Order, number: int) -> DrawnBatch:
@@ -81,7 +85,8 @@ class Loading:
         cut, epoch = order.cut, order.epoch
         slots = torch.from_numpy(order.slots(number))
         index, s = slots * cut.ranks + cut.rank, slots.shape[0]
-        remembered, kept = self.memory.of(slots), self.kept(s, epoch)
+        together = min(self.accumulated, cut.batches - number // self.accumulated * self.accumulated)
+        remembered, kept = self.memory.of(slots), self.kept(s, epoch, together)
         generator = cut.generator(epoch, number)
         part, positions = None, None
         if self.policy.selection == "random" and kept.q < s:

@@ -6,7 +6,7 @@ moments that do not depend on the data, are loaded whole.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -185,9 +185,23 @@ class OrderedBatchSampler(Sampler[list[int]]):
         self._pending.clear()
         return self._loading.policy.end_epoch(accuracy) if self._loading.own else self.q
 
-    def follow(self, policy: Policy, ranks: int = 1) -> None:
-        """Keep as many samples as an ordered loss does, whose rule sees the batches, of so many ranks together."""
-        self._loading.follow(policy, ranks)
+    def joined(self, batches: Sequence[DrawnBatch]) -> DrawnBatch:
+        """The batches of an update as one, whose samples are ordered together."""
+        if len(batches) == 1:
+            return batches[0]
+        return DrawnBatch.joined(batches, self._loading.kept(sum(drawn.s for drawn in batches), self._epoch))
+
+    def draw_from(self, dataset: Sized | int) -> None:
+        """Draw from this data set, or from so many samples, from the next epoch on; what is remembered stays."""
+        check_samples(dataset, self.ranks)
+        self._dataset = dataset
+
+    def follow(self, policy: Policy, ranks: int = 1, accumulated: int = 1) -> None:
+        """Keep as many samples as an ordered loss does, whose rule sees the batches.
+
+        It orders together those of so many ranks, and so many of an epoch one after the other.
+        """
+        self._loading.follow(policy, ranks, accumulated)
 
     @property
     def q(self) -> int:
@@ -198,6 +212,16 @@ class OrderedBatchSampler(Sampler[list[int]]):
     def ranks(self) -> int:
         """How many ranks share the data set."""
         return check_rank(self._rank, self._ranks)[1]
+
+    @property
+    def samples(self) -> int:
+        """How many samples the data set has."""
+        return check_samples(self._dataset, self.ranks)
+
+    @property
+    def trained(self) -> int:
+        """How many batches of the present epoch were trained on."""
+        return self._number - len(self._waiting()) if self._begun else 0
 
     @property
     def epoch(self) -> int:

@@ -79,19 +79,19 @@ def fit(
     constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "log_level": "error", "use_cpu": True}
     quiet |= {"save_strategy": "epoch" if saves else "no", "logging_strategy": "no", "max_grad_norm": 0.0}
+    quiet["train_sampling_strategy"] = "sequential"
     arguments = TrainingArguments(
         str(folder),
         num_train_epochs=epochs,
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=parts,
-        train_sampling_strategy="sequential",
         **(quiet | (settings or {})),
     )
     if compute_loss_func is not None:
         options |= {"compute_loss_func": compute_loss_func}
-        if kind is not OrderedTrainer:
+        if not issubclass(kind, OrderedTrainer):
             options |= {"callbacks": [OrderedRule(compute_loss_func, selective)]}
-    if kind is OrderedTrainer:
+    if issubclass(kind, OrderedTrainer):
         options |= {"selective": selective}
     trainer = kind(model, arguments, train_dataset=rows, optimizers=(optimizer, constant), **options)
     trainer.train(resume_from_checkpoint=resume or None)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler, OrderedLoss, ordered_mean, with_index
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler, OrderedLoss, with_index
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rules import Observed
+from tests.integrations.sampled_loop import CE, Given, N, S, by_hand, data, flat
 from tests.integrations.trainers import Falling, network, sgd
 
 pytestmark = [
@@ -21,32 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
 ]
 PARTNER = "lightning"
-N, S, CE = 250, 16, nn.CrossEntropyLoss(reduction="none")  # 16 batches, the last of 10
-
-
-def data() -> TensorDataset:
-    g = torch.Generator().manual_seed(3)
-    x = torch.randn(N, 6, generator=g)
-    return TensorDataset(x, (x[:, :4] + torch.randn(N, 4, generator=g)).argmax(1))
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def by_hand(sampler: OrderedBatchSampler, epochs: int) -> tuple[Tensor, list[float]]:
-    """The weights of the documented loop, and the recall after each epoch."""
-    model, recalls = network(), []
-    optimizer = sgd(model)
-    for _ in range(epochs):
-        for x, y, index in DataLoader(with_index(data()), batch_sampler=sampler):
-            losses = CE(model(x), y)
-            optimizer.zero_grad()
-            ordered_mean(losses, sampler.drawn(index).kept.q).backward()
-            optimizer.step()
-            sampler.update(index, losses)
-        recalls.append(sampler.recall.mean if sampler.recall else float("nan"))
-    return flat(model), recalls
 
 
 @pytest.mark.parametrize(("indexed", "workers"), [(False, 0), (True, 0), (False, 2), (True, 2)])
@@ -68,19 +43,7 @@ def test_with_all_candidates_it_is_the_plain_ordered_trainer_bit_for_bit(parts: 
     model, callback = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=q, selective=False)
     loader = DataLoader(data(), batch_sampler=OrderedBatchSampler(N, S, q=q, candidates=1.0))
     trainer = parts.fit(model, callback, train=loader, epochs=3)
-    batches = OrderedBatchSampler(N, S, q=1.0)  # the same order
     expected, other = parts.Net(nn.CrossEntropyLoss()), leaf.OrderedCallback(q=q, selective=False)
-
-    class Given:
-        """The batches of an epoch, which are then updated."""
-
-        def __len__(self) -> int:
-            return len(batches)
-
-        def __iter__(self) -> Any:
-            for index in batches:
-                batches.update(index, torch.zeros(len(index)))
-                yield index
 
     plain = parts.fit(expected, other, train=DataLoader(data(), batch_sampler=Given()), epochs=3)
     assert torch.equal(flat(model), flat(expected))

@@ -12,7 +12,9 @@ from transformers import TrainerCallback
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._sampled import Sampled
 from ordered_sgd.integrations._selective import COMPILED, SelectiveModules
+from ordered_sgd.sampler import OrderedBatchSampler
 
 _KEY = "ordered_sgd"  # of the state in a checkpoint's trainer_state.json
 
@@ -43,6 +45,7 @@ class OrderedRule(TrainerCallback):
         self._part = _part  # the module of the model that is to be selective, or why none is
         self.compiles = False  # whether it is compiled with inductor, in place of the trainer's torch.compile
         self._first = self.loss_fn.policy.state_dict()
+        self.sampled: Sampled | None = None  # set by a trainer that has a batch sampler
         self._model: weakref.ref[Any] | None = None  # of the last training
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -61,6 +64,7 @@ class OrderedRule(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up what a checkpoint has brought; without one a new model, as in a search, starts from the first q."""
         before, model = self._model, kwargs.get("model")
+        self._check_sampler(kwargs.get("train_dataloader"), another=before is not None and before() is not model)
         self._model = None if model is None else weakref.ref(model)
         if text := state.stateful_callbacks.get(_KEY):
             stored = io.BytesIO(base64.b64decode(text))
@@ -106,6 +110,17 @@ class OrderedRule(TrainerCallback):
         if model is None:
             return "there is no model"
         return run_by() or self.loss_fn.skips_nothing or self._part(model)
+
+    def _check_sampler(self, loader: Any, *, another: bool) -> None:
+        """Raise if a batch sampler was not given to the trainer, or remembers the losses of another model."""
+        batches = getattr(loader, "batch_sampler", None)
+        if isinstance(getattr(batches, "batch_sampler", batches), OrderedBatchSampler):
+            remedy = "Pass OrderedTrainer(..., batch_sampler=sampler)."
+            rule, got = "be an argument of the trainer", "one in its loader"
+            raise ArgumentError(message("OrderedRule", "an OrderedBatchSampler", rule, got, remedy))
+        if self.sampled is not None and another:
+            rule, remedy = "be the same in every training with a batch sampler", "Make a new trainer and sampler."
+            raise ArgumentError(message("OrderedRule", "the model", rule, "another one", remedy))
 
     @property
     def backward_ran(self) -> str | None:

@@ -1,6 +1,6 @@
 """What trainers of Transformers and TRL share: the ordered loss, its forward and backward passes, and the log."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,22 +11,27 @@ from transformers.training_args import OptimizerNames
 
 from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.integrations._drawn import check_orders_samples
 from ordered_sgd.integrations._head import HeadForward, body_of
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._ordered_rule import OrderedRule, run_by
+from ordered_sgd.integrations._sampled_training import SampledTraining, check_arguments
 from ordered_sgd.integrations._tasks import Task
 from ordered_sgd.integrations._watched import world
 from ordered_sgd.integrations._whole_updates import NotByUnitError, WholeUpdates
 from ordered_sgd.rules import Rule
+from ordered_sgd.sampler import OrderedBatchSampler
 
 
 class OrderedTraining:
     """A trainer with an ordered loss; stands before the trainer's own class among its bases."""
 
     ordered: OrderedLossFunc
+    batch_sampler: OrderedBatchSampler | None
     _forward: HeadForward
     _rule: OrderedRule
     _updates: WholeUpdates
+    _sampled: SampledTraining | None
 
     def order(
         self,
@@ -34,6 +39,7 @@ class OrderedTraining:
         q: float | Above | Rule | None,
         unit: str | None,
         given: OrderedLossFunc | None,
+        batch_sampler: OrderedBatchSampler | None,
         *,
         head: bool,
         selective: bool,
@@ -45,8 +51,10 @@ class OrderedTraining:
         if given is None:
             assert task is not None
             given = OrderedLossFunc(task, q=q, unit=unit, group=world())  # type: ignore[arg-type]  # refuses q=None
+        if batch_sampler is not None:
+            check_orders_samples(given.loss_fn, type(self).__name__)
         trainer: Any = self
-        self.ordered = given
+        self.ordered, self.batch_sampler, self._sampled = given, batch_sampler, None
         self._forward = HeadForward(given.needs_logits if head else "head=False")
         self._rule = OrderedRule(given, selective, _part=self._part)
         self._updates = WholeUpdates(given, trainer.compute_loss, trainer.compute_loss_context_manager)
@@ -76,6 +84,23 @@ class OrderedTraining:
                 return parent.train(*args, **kwargs)
         finally:
             self._rule.selective.restore()
+            self.ordered.loss_fn.seen()  # an error may have left a batch that was expected
+
+    def get_train_dataloader(self) -> Any:
+        """The loader of the training set, with the batch sampler if there is one; see `Trainer`."""
+        parent: Any = super()
+        self._sampled, sampler = None, self.batch_sampler
+        if sampler is not None:
+            check_arguments(sampler, self)
+            self._sampled = SampledTraining(sampler, self, parent.get_train_dataloader())
+        self._rule.sampled = self._updates.sampled = self._sampled
+        return parent.get_train_dataloader() if self._sampled is None else self._sampled.loader
+
+    def get_batch_samples(self, *args: Any) -> Any:
+        """The micro-batches of an update, without what `ordered_sgd.with_index` has added; see `Trainer`."""
+        parent: Any = super()
+        batches, items = parent.get_batch_samples(*args)
+        return (batches if self._sampled is None else self._sampled.take(batches)), items
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """The loss of a micro-batch, or with the last one of an update that of all of them; see `Trainer`."""
@@ -84,7 +109,7 @@ class OrderedTraining:
         updates = self._updates
         alone = trainer.current_gradient_accumulation_steps == 1 and not updates.waiting
         if alone or not (updates.waiting or updates.usable(model, self._why_micro_batches())):
-            return parent.training_step(model, inputs, num_items_in_batch)  # type: ignore[no-any-return]
+            return self._step_alone(lambda: parent.training_step(model, inputs, num_items_in_batch))
         model.train()
         if callable(getattr(trainer.optimizer, "train", None)):  # of a schedule-free optimizer
             trainer.optimizer.train()
@@ -96,12 +121,42 @@ class OrderedTraining:
             return updates.backward(model, trainer.accelerator.scaler)
         except NotByUnitError as reason:
             waiting = updates.give_up(str(reason))
+            self._check_updates()
             self._rule.selective.leave(str(reason))
         losses = []
         for part in waiting:
             with nullcontext() if part is waiting[-1] else trainer.accelerator.no_sync(model):
                 losses.append(parent.training_step(model, part, num_items_in_batch))
         return torch.stack(losses).sum()
+
+    def _step_alone(self, step: Callable[[], Tensor]) -> Tensor:
+        """The loss of a micro-batch that is ordered by itself."""
+        if self._sampled is None:
+            return step()
+        self._check_updates()
+        self._sampled.expect()
+        loss = step()
+        self._sampled.leave()
+        return loss
+
+    def _check_updates(self) -> None:
+        """Raise if an update of a batch sampler has several micro-batches that are not ordered together."""
+        trainer: Any = self
+        if self._sampled is not None and trainer.current_gradient_accumulation_steps > 1:
+            rule, remedy = "be ordered as a whole with a batch sampler", "Pass gradient_accumulation_steps=1."
+            raise ArgumentError(message(type(self).__name__, "updates", rule, self.ordered_over, remedy))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        parent: Any = super()
+        parent._save_optimizer_and_scheduler(output_dir)
+        if self._sampled is not None:
+            self._sampled.save(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        parent: Any = super()
+        parent._load_optimizer_and_scheduler(checkpoint)
+        if self._sampled is not None and checkpoint is not None:
+            self._sampled.load(checkpoint)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with q, the share of samples that had a backward pass and the plain mean beside the ordered loss."""
@@ -110,6 +165,10 @@ class OrderedTraining:
             share = self._updates.share()
             computed = self._mean_over_ranks(self._rule.selective.share() if share is None else share)
             logs = {**logs, **self.ordered.numbers(), "ordered/computed": computed}
+            if self._sampled is not None:
+                recall = self._sampled.recall()
+                logs["ordered/loaded"] = self._mean_over_ranks(self._sampled.share())
+                logs |= {} if recall is None else {"ordered/recall": recall}
         parent.log(logs, *args, **kwargs)
 
     @contextmanager

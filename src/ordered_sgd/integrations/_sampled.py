@@ -1,6 +1,6 @@
 """An `OrderedBatchSampler` in a trainer: which batch has come, and the losses that the sampler remembers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -35,9 +35,13 @@ class Sampled:
         Keeps as many samples as are to be kept of the whole batch, and remembers their losses until `leave`.
     where
         Whom an error message speaks of.
+    accumulated
+        How many batches of an update are ordered together.
     """
 
-    def __init__(self, sampler: OrderedBatchSampler, loader: Any, loss_fn: WatchedLoss, where: str) -> None:
+    def __init__(
+        self, sampler: OrderedBatchSampler, loader: Any, loss_fn: WatchedLoss, where: str, accumulated: int = 1
+    ) -> None:
         check_orders_samples(loss_fn, where)
         if not getattr(loader, "in_order", True):
             remedy = "Leave it out: batches are told apart by their order."
@@ -46,37 +50,65 @@ class Sampled:
         if loss_fn.group is not None and sampler.ranks != ranks:
             remedy = "Leave rank= and ranks= out: torch.distributed tells them."
             raise ArgumentError(message(where, "ranks of the batch sampler", f"be {ranks}", sampler.ranks, remedy))
-        sampler.follow(loss_fn.policy, ranks)
-        self.sampler, self.loader, self.loss_fn = sampler, loader, loss_fn
+        if isinstance(loader.dataset, Sized) and len(loader.dataset) != sampler.samples:
+            rule, remedy = f"be {len(loader.dataset)}, those of the training set", "Build it for that data set."
+            raise ArgumentError(message(where, "samples of the batch sampler", rule, sampler.samples, remedy))
+        sampler.follow(loss_fn.policy, ranks, accumulated)
+        self.sampler, self.loader, self.loss_fn, self._where = sampler, loader, loss_fn, where
         self._dataset = loader.dataset if isinstance(loader.dataset, IndexedDataset) else None
-        self._last: DrawnBatch | None = None
+        self._update: list[DrawnBatch] = []  # the batches that are trained on together
 
     def arrive(self, batch: Any) -> Any:
         """The batch that the loader gave, as the data set gives it without positions; the loss is told of it."""
-        drawn = self.sampler.next_drawn(self._last)
-        if self._dataset is not None:
-            rest, index = self._dataset.taken_out(batch)
-            if isinstance(index, Tensor) and index.is_cpu and torch.equal(index, drawn.loaded):
-                batch = rest
-        self._last = drawn
-        self.loss_fn.expect(drawn, whole=self.sampler.whole)
+        (batch,) = self.take([batch])
+        self.expect()
         return batch
 
+    def take(self, batches: Sequence[Any]) -> list[Any]:
+        """The batches of an update that the loader gave, as the data set gives them without positions."""
+        last, self._update = self._update[-1] if self._update else None, []
+        for _ in batches:
+            last = self.sampler.next_drawn(last)
+            self._update.append(last)
+        return [self._alone(batch, drawn) for batch, drawn in zip(batches, self._update, strict=True)]
+
+    def _alone(self, batch: Any, drawn: DrawnBatch) -> Any:
+        """A batch without the positions that `with_index` has added."""
+        rest, index = (batch, None) if self._dataset is None else self._dataset.taken_out(batch)
+        return rest if isinstance(index, Tensor) and index.is_cpu and torch.equal(index, drawn.loaded) else batch
+
+    @property
+    def update(self) -> DrawnBatch:
+        """The batches that are trained on together, as one."""
+        return self.sampler.joined(self._update)
+
+    @property
+    def q(self) -> int:
+        """How many samples are to be kept of the update, on all ranks."""
+        together = sum(drawn.together for drawn in self._update)
+        return together if self.sampler.whole else self.loss_fn.policy.q_for(together)
+
+    def expect(self, place: int | None = None) -> None:
+        """Tell the loss that the whole update comes next, or the batch at this place of it."""
+        self.loss_fn.expect(self.update if place is None else self._update[place], whole=self.sampler.whole)
+
     def leave(self, *, last: bool = False) -> None:
-        """The batch was trained on: the sampler remembers its losses, the mean of them if there were several calls.
+        """The update is over: the sampler remembers its losses, the mean of them if there were several calls.
 
         `last` ends the epoch, of which more batches may have been drawn.
         """
         losses = self.loss_fn.seen()
-        if losses and self._last is not None:
-            self.sampler.update(self._last.loaded, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0))
+        if losses:
+            mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
+            sizes = [drawn.loaded.shape[0] for drawn in self._update]
+            for drawn, part in zip(self._update, mean.split(sizes), strict=True):
+                self.sampler.update(drawn.loaded, part)
         if last:
             self.sampler.end_epoch()
 
     def numbers(self) -> dict[str, Any]:
-        """What a trainer logs of the batch that has just been trained on."""
-        drawn, (correct, counted) = self._last, self.loss_fn.answers
-        assert drawn is not None
+        """What a trainer logs of the update that is over."""
+        (correct, counted), drawn = self.loss_fn.answers, self.update
         found: dict[str, Any] = {"loaded": drawn.loaded.shape[0] / drawn.s}
         if correct is not None and counted is not None:
             found["accuracy"] = correct / counted
@@ -112,4 +144,4 @@ class Sampled:
             got = f"that of {ranks} ranks on {expected}"
             raise ArgumentError(message("OrderedBatchSampler", "the state", "be that of as many ranks", got, remedy))
         self.sampler.load_state_dict(state["ranks"][rank])
-        self._last = None
+        self._update = []

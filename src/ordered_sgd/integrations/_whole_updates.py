@@ -18,6 +18,7 @@ from ordered_sgd.engines.accumulate import MicroBatches
 from ordered_sgd.engines.parallel import parallel
 from ordered_sgd.engines.phases import Computed, Kept, Losses
 from ordered_sgd.integrations._labels import OrderedLossFunc
+from ordered_sgd.integrations._sampled import Sampled
 from ordered_sgd.integrations._selective import EVERYTHING, KEPT, WHOLE
 from ordered_sgd.integrations._watched import UnitLosses
 from ordered_sgd.rewind import Buffers, device_of, random_state, restore_random_state
@@ -52,6 +53,8 @@ class WholeUpdates:
         ``"only kept samples"``, or ``"whole batches: "`` and the reason, in the last update; None before the first one.
     scoring : bool
         Whether losses are being computed here.
+    sampled : Sampled or None
+        Knows which samples a batch sampler has drawn for the update.
     waiting : list
         The micro-batches of this update so far.
     """
@@ -63,6 +66,7 @@ class WholeUpdates:
         self.ran: str | None = None
         self.backward_ran: str | None = None
         self.scoring = False
+        self.sampled: Sampled | None = None
         self.waiting: list[Any] = []
         self._given_up: str | None = None
         self._model: nn.Module | None = None
@@ -105,14 +109,19 @@ class WholeUpdates:
 
         def everything(total: int) -> Kept | None:
             """All of the update's samples, if they are kept; over several ranks their gradients are averaged."""
-            if loss_fn.policy.q_for(total) < total:
+            q = loss_fn.policy.q_for(total) if self.sampled is None else self.sampled.q
+            if q < total:
                 return None
             return Kept(torch.arange(total), total / sharing.ranks, scaler)
 
         scored = micro.forward([(inputs,) for inputs in self.waiting], self._size(), everything)
         units = UnitLosses.joined(self._units)
         leaf = units.values.detach().requires_grad_()
+        if self.sampled is not None:
+            self.sampled.expect()
         loss = loss_fn.order(units._replace(values=leaf))
+        if self.sampled is not None:
+            self.sampled.leave()
         (weights,) = torch.autograd.grad(loss, leaf)
         rows = weights.nonzero().squeeze(1)
         # all weights are (number of ranks) / q, and rounded
@@ -162,15 +171,20 @@ class WholeUpdates:
     def _score(self, model: nn.Module, batch: tuple[Any]) -> Losses:
         """The losses of a micro-batch, by sample."""
         self.scoring = True
+        new = len(self._units) < len(self.waiting)  # later on some are run again
+        if self.sampled is not None and new:
+            self.sampled.expect(len(self._units))
         try:
             with self.ordered.loss_fn.by_unit() as found, self._around():
                 losses = self._compute(model, dict(batch[0]))
         finally:
             self.scoring = False
+            if new:
+                self.ordered.loss_fn.seen()
         (units,) = found
         if not torch.allclose(losses, units.values, rtol=0, atol=0, equal_nan=True):
             raise NotByUnitError("the loss has a part that is not that of single samples, as of a router")
-        if len(self._units) < len(self.waiting):  # later on some are run again
+        if new:
             self._units.append(units._replace(values=units.values.detach()))
         return Losses(losses, None)
 

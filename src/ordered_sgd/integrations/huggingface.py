@@ -11,6 +11,7 @@ from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.integrations._own_loss import check_own_loss
 from ordered_sgd.integrations._tasks import task_of
 from ordered_sgd.rules import Rule
+from ordered_sgd.sampler import OrderedBatchSampler
 
 if require("transformers", extra="huggingface", where="ordered_sgd.integrations.huggingface"):
     require("accelerate", extra="huggingface", where="ordered_sgd.integrations.huggingface")  # Trainer needs it
@@ -50,6 +51,9 @@ class OrderedTrainer(OrderedTraining, Trainer):
         Whether the backward pass of the model may leave out samples that are not kept, as `selective_backward` does.
     compute_loss_func : OrderedLossFunc or None, default=None
         In place of `q` and `unit`, for its other options.
+    batch_sampler : OrderedBatchSampler or None, default=None
+        Draws the batches of `train_dataset` where whole samples are ordered; its `q` and `batch_size` are those of the
+        trainer. It is updated after each step, and checkpoints hold its state.
     callbacks : list of TrainerCallback or None, default=None
         As for `Trainer`; an `OrderedRule` is added.
     **kwargs
@@ -66,11 +70,12 @@ class OrderedTrainer(OrderedTraining, Trainer):
         head: bool = True,
         selective: bool = True,
         compute_loss_func: OrderedLossFunc | None = None,
+        batch_sampler: OrderedBatchSampler | None = None,
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
         task = task_of(model) if compute_loss_func is None else None
-        rule = self.order(task, q, unit, compute_loss_func, head=head, selective=selective)
+        rule = self.order(task, q, unit, compute_loss_func, batch_sampler, head=head, selective=selective)
         super().__init__(model, *args, compute_loss_func=self.ordered, callbacks=[*(callbacks or []), rule], **kwargs)
         self._unchecked = compute_loss_func is None  # the model's name has told the task, and its loss must agree
         if self.ordered.task.name != "causal":

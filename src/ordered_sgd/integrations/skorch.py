@@ -1,6 +1,8 @@
 """skorch: a NeuralNetClassifier that trains on its q largest losses."""
 
+import copy
 import inspect
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -8,10 +10,12 @@ from torch import Tensor, nn
 
 from ordered_sgd.amounts import Above
 from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.integrations._sampled import Sampled
 from ordered_sgd.integrations._selective import SelectiveModules
 from ordered_sgd.integrations._watched import WatchedLoss, unreduced
 from ordered_sgd.loss import OrderedLoss
 from ordered_sgd.rules import Rule
+from ordered_sgd.sampler import OrderedBatchSampler
 
 if require("skorch", extra="skorch", where="ordered_sgd.integrations.skorch"):
     from skorch import NeuralNetClassifier
@@ -26,6 +30,10 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     for a full batch. ``valid_loss`` is the plain mean. With a rule q moves at the end of each epoch, and goes on from
     there in `partial_fit`; `fit` starts anew. The ordered loss is ``ordered_``; ``save_params(f_ordered=...)`` saves
     its state.
+
+    Pass an `ordered_sgd.OrderedBatchSampler` as ``iterator_train__batch_sampler``. Each `fit` trains with a fresh copy,
+    ``sampler_``, which draws from the training set that `train_split` leaves and is updated after each step. The
+    history then has ``loaded`` and ``recall`` as well, and ``save_params(f_sampler=...)`` saves the sampler's state.
 
     The backward pass of ``module_`` computes kept samples only; see `ordered_sgd.selective_backward`. ``computed`` in
     the history is the share of samples that were computed, and ``backward_ran_`` says why if it is 1.
@@ -48,6 +56,7 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
     0.5
     """
 
+    _sampled: Sampled | None = None
     prefixes_: ClassVar[list[str]] = [*NeuralNetClassifier.prefixes_, "ordered"]  # skorch adds to a copy of it
 
     def __init__(self, module: Any, *args: Any, q: float | Above | Rule, selective: bool = True, **kwargs: Any) -> None:
@@ -71,6 +80,25 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         """Make the options of the ordered loss parameters that `set_params` sets, and no more: training will look."""
         super().initialize_virtual_params()
         self._register_virtual_param("ordered__*")
+
+    def initialize(self) -> Any:
+        """Make all parts, with a copy of the batch sampler; see `NeuralNetClassifier`."""
+        super().initialize()
+        given = self.get_params_for("iterator_train").get("batch_sampler")
+        self.sampler_ = copy.deepcopy(given) if isinstance(given, OrderedBatchSampler) else None
+        return self
+
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
+        """The loader of a data set, with the batch sampler in training; see `NeuralNetClassifier`."""
+        if training:
+            self._sampled = None
+        if not training or self.sampler_ is None:
+            return super().get_iterator(dataset, training=training)
+        self.sampler_.draw_from(len(dataset))
+        options = {**self.get_params_for("iterator_train"), "batch_sampler": self.sampler_}
+        loader = self.iterator_train(dataset, **options)
+        self._sampled = Sampled(self.sampler_, loader, self.ordered_, type(self).__name__)
+        return loader
 
     def initialize_module(self) -> Any:
         """Make the module, which is selective when training begins."""
@@ -110,6 +138,14 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
             self._new_backward()
         self.backward_.add(self.module_)  # once for all calls of `partial_fit`: it would compile again
 
+    def train_step(self, batch: Any, **fit_params: Any) -> Any:
+        """One step on a batch, of which a batch sampler remembers the losses; see `NeuralNetClassifier`."""
+        if self._sampled is None:
+            return super().train_step(batch, **fit_params)
+        step = super().train_step(self._sampled.arrive(batch), **fit_params)
+        self._sampled.leave()
+        return step
+
     def get_loss(self, y_pred: Any, y_true: Any, X: Any = None, training: bool = False) -> Tensor:
         """The ordered loss in training, else the plain mean."""
         if not training:
@@ -124,18 +160,24 @@ class OrderedNeuralNetClassifier(NeuralNetClassifier):
         super().on_batch_end(net, batch=batch, training=training, **kwargs)
         if training:
             self.history.record_batch("train_mean_loss", self.ordered_.mean_loss.item())
+            if self._sampled is not None:  # a batch counts by the samples that were drawn, however many were loaded
+                self.history.record_batch("train_batch_size", self.ordered_.samples)
 
     def on_epoch_end(self, net: Any, dataset_train: Any = None, dataset_valid: Any = None, **kwargs: Any) -> None:
         """Put q and the share of samples that were computed into the history, and move q."""
         super().on_epoch_end(net, dataset_train=dataset_train, dataset_valid=dataset_valid, **kwargs)
         self.history.record("q", self.ordered_.q)
         self.history.record("computed", self.backward_.share())
+        if self._sampled is not None:
+            recall = self._sampled.recall()
+            self.history.record("loaded", self._sampled.sampler.loaded)
+            self.history.record("recall", math.nan if recall is None else recall)
         self.ordered_.end_epoch()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the module is selective again when training begins."""
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("backward_", "selective_as_")}
+        return {name: value for name, value in state.items() if name not in ("backward_", "selective_as_", "_sampled")}
 
 
 def _check_prefixes(given: dict[str, Any], where: str) -> None:

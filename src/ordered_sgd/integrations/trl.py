@@ -9,6 +9,7 @@ from ordered_sgd.errors import ArgumentError, message, require
 from ordered_sgd.integrations._head import logits_of
 from ordered_sgd.integrations._labels import OrderedLossFunc
 from ordered_sgd.rules import Rule
+from ordered_sgd.sampler import OrderedBatchSampler
 
 if require("trl", extra="trl", where="ordered_sgd.integrations.trl"):
     from trl import SFTTrainer
@@ -39,6 +40,8 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         As in `OrderedTrainer`.
     compute_loss_func : OrderedLossFunc or None, default=None
         In place of `q` and `unit`, for its other options.
+    batch_sampler : OrderedBatchSampler or None, default=None
+        As in `OrderedTrainer`, with ``unit="sample"``.
     callbacks : list of TrainerCallback or None, default=None
         As for `SFTTrainer`; an `OrderedRule` is added.
     **kwargs
@@ -55,10 +58,11 @@ class OrderedSFTTrainer(OrderedTraining, SFTTrainer):
         head: bool = True,
         selective: bool = True,
         compute_loss_func: OrderedLossFunc | None = None,
+        batch_sampler: OrderedBatchSampler | None = None,
         callbacks: Any = None,
         **kwargs: Any,
     ) -> None:
-        rule = self.order("causal", q, unit, compute_loss_func, head=head, selective=selective)
+        rule = self.order("causal", q, unit, compute_loss_func, batch_sampler, head=head, selective=selective)
         # evaluation keeps the loss function of TRL
         super().__init__(model, *args, callbacks=[*(callbacks or []), rule], **kwargs)
         if self.args.loss_type != "nll":
