@@ -1,5 +1,6 @@
 """Run by torchrun on two ranks: each trainer with a batch sampler; what was trained on, and the weights."""
 
+import functools
 import json
 import sys
 import warnings
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler, with_index
+from tests.integrations.trainers import network
 
 N, S, EPOCHS, BATCHES = 257, 16, 3, 9  # rank 0 has 129 samples, one more than eight full batches; rank 1 has 128
 RULES = {"share": 0.25, "count": 9, "accuracy": AccuracyRule((0.4, 0.6), (2, 4)), "mass": LossMassRule(0.6)}
@@ -67,6 +69,38 @@ def by_lightning(folder: Path, sampler: Any, q: Any, *, masked: bool = False, **
     return flat(model), callback.loss_fn, seen, {n: float(v) for n, v in trainer.callback_metrics.items()}
 
 
+def by_huggingface(folder: Path, sampler: Any, q: Any, *, masked: bool = False, **options: Any) -> Any:
+    """The same, with as many micro-batches to an update as `parts` says."""
+    from ordered_sgd.integrations.huggingface import OrderedLossFunc, OrderedTrainer
+    from tests.integrations.huggingface_parts import Logits, fit
+
+    class Own(OrderedTrainer):
+        def get_train_dataloader(self) -> Any:
+            loader = super().get_train_dataloader()
+            if isinstance(sampler, OrderedBatchSampler):
+                return loader
+            return DataLoader(loader.dataset, batch_sampler=sampler, collate_fn=loader.collate_fn)
+
+        def get_batch_samples(self, *args: Any) -> Any:
+            found, items = super().get_batch_samples(*args)
+            seen.extend(batch.pop("index").tolist() for batch in found)
+            return found, items
+
+    seen: list[list[int]] = []
+    loss = OrderedLossFunc("sequence", q=q, group=dist.group.WORLD)
+    train = [dict(zip(("x", "labels", "index"), row, strict=True)) for row in data(masked)]
+    settings = {"train_sampling_strategy": "random", "save_strategy": "steps", "save_steps": 1}
+    settings |= {"logging_strategy": "steps", "logging_steps": BATCHES, "remove_unused_columns": False}
+    if isinstance(sampler, OrderedBatchSampler):
+        options["batch_sampler"] = sampler
+    resume = str(options.pop("ckpt_path", "")).replace("step=", "checkpoint-").removesuffix(".ckpt")
+    model, given = Logits(network()), {"kind": Own, "batch": S, "epochs": EPOCHS, "resume": resume}
+    trainer = fit(model, train, folder, settings=settings, compute_loss_func=loss, **given, **options)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry][-1]
+    numbers = {name: value for name, value in logged.items() if name.startswith("ordered/")}
+    return flat(trainer.model), loss.loss_fn, seen, {**numbers, "ordered/loss": logged["loss"]}
+
+
 def all_candidates(train: Any, folder: Path, early: list[OrderedBatchSampler]) -> dict[str, bool]:
     """Whether loading everything is the plain ordered trainer bit for bit."""
     found = {}
@@ -76,13 +110,12 @@ def all_candidates(train: Any, folder: Path, early: list[OrderedBatchSampler]) -
             weights, loss_fn, _, logged = train(where / "sampler", early.pop(0), q, masked=masked)
             expected, plain, _, others = train(where / "plain", Same(), q, masked=masked)
             same = {key: abs(logged[key] - others[key]) < 1e-5 for key in ("ordered/loss", "ordered/mean_loss")}
-            found[where.name] = (
-                torch.equal(weights, expected) and loss_fn.q == plain.q and (masked or all(same.values()))
-            )
+            found[where.name] = torch.equal(weights, expected) and loss_fn.q == plain.q
+            found[f"{where.name} log"] = masked or all(same.values())
     return found
 
 
-def some_candidates(train: Any, folder: Path) -> dict[str, Any]:
+def some_candidates(train: Any, folder: Path, parts: int) -> dict[str, Any]:
     """Each rank trains on its own samples, has the weights of the other, and resumes with the same bits."""
     weights, _, seen, logged = train(folder / "whole", OrderedBatchSampler(N, S, q=0.25), 0.25)
     other = weights.clone()
@@ -91,10 +124,12 @@ def some_candidates(train: Any, folder: Path) -> dict[str, Any]:
     own = {index % 2 for batch in seen for index in batch}
     found["own"] = own == {dist.get_rank()} and len(seen) == EPOCHS * BATCHES
     found["fewer"] = min(map(len, seen)) < S and max(map(len, seen)) == S
-    for step in (4, BATCHES, BATCHES + 5):
+    steps = -(-BATCHES // parts)
+    for step in (4, steps, steps + 3):
         start = folder / "whole" / f"step={step}.ckpt"
+        first = step // steps * BATCHES + step % steps * parts
         again, _, rest, _ = train(folder / "whole", OrderedBatchSampler(N, S, q=0.25), 0.25, ckpt_path=start)
-        found[f"resumed {step}"] = torch.equal(again, weights) and rest == seen[step:]
+        found[f"resumed {step}"] = torch.equal(again, weights) and rest == seen[first:]
     return found
 
 
@@ -102,13 +137,16 @@ def main(folder: Path) -> None:
     warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
     warnings.filterwarnings("ignore", ".*does not have many workers.*")
     warnings.filterwarnings("ignore", ".*exists and is not empty.*")
+    warnings.filterwarnings("ignore", ".*q must be a quarter of the batch or more.*")
     torch.set_num_threads(1)
     # before there is a process group, as in a script that Lightning starts
-    early = [OrderedBatchSampler(N, S, q=q, candidates=1.0) for q in RULES.values() for _ in range(2)]
-    trainers = {"lightning": by_lightning}
+    trainers: dict[str, tuple[Any, int]] = {"lightning": (by_lightning, 1), "huggingface": (by_huggingface, 1)}
+    trainers["updates"] = functools.partial(by_huggingface, parts=2), 2
+    early = [OrderedBatchSampler(N, S, q=q, candidates=1.0) for _ in trainers for q in RULES.values() for _ in range(2)]
     results: dict[str, Any] = {}
-    for name, train in trainers.items():
-        results[name] = {**all_candidates(train, folder / name, early), **some_candidates(train, folder / name)}
+    for name, (train, parts) in trainers.items():
+        found = all_candidates(train, folder / name, early)
+        results[name] = {**found, **some_candidates(train, folder / name, parts)}
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, results)
     if dist.get_rank() == 0:

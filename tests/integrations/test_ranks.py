@@ -33,7 +33,7 @@ def test_two_ranks_with_a_batch_sampler_are_the_plain_trainer_or_resume_with_the
     run = torchrun(2, JOB.with_name("sampled_ranks_job.py"), tmp_path, timeout=600)
     assert run.returncode == 0, run.stderr[-4000:]
     for results in json.loads((tmp_path / "results.json").read_text()):
-        assert set(results) == {"lightning"}
+        assert set(results) == {"lightning", "huggingface", "updates"}
         for name, found in results.items():
             logged = found.pop("logged")
             assert {"ordered/loaded", "ordered/recall"} <= set(logged)

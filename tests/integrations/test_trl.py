@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ordered_sgd import AccuracyRule, LossMassRule
+from ordered_sgd import AccuracyRule, LossMassRule, OrderedBatchSampler
 from ordered_sgd.errors import ArgumentError
 
 pytest.importorskip("trl", reason='trl is in the extra "compat", which "dev" does not hold')
@@ -128,3 +128,41 @@ def test_what_would_be_passed_over_is_refused(parts: Any, leaf: Any, tmp_path: P
     loss = leaf.OrderedLossFunc("causal", q=3)
     with pytest.raises(ArgumentError, match="OrderedSFTTrainer: q and unit must be left out; got some"):
         parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, q=0.3, compute_loss_func=loss)
+
+
+@pytest.mark.parametrize("parts_of_update", [1, 2])
+def test_a_batch_sampler_loads_sequences_and_a_resumed_run_has_the_same_bits(
+    parts_of_update: int, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    def train(folder: str, **options: Any) -> Any:
+        settings = {"train_sampling_strategy": "random", "save_strategy": "steps", "save_steps": 1}
+        settings |= {"gradient_accumulation_steps": parts_of_update}
+        options |= {"q": 0.5, "unit": "sample", "batch_sampler": OrderedBatchSampler(16, 4, q=0.5, others=1)}
+        return parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path / folder, settings=settings, **options)
+
+    found = train("whole")
+    close(found, train("logits", head=False))
+    assert found.loss_from == HEAD
+    logged = found.state.log_history[-2]
+    assert logged["ordered/loaded"] < 1
+    assert 0 <= logged["ordered/recall"] <= 1
+    for step in (1, 4 // parts_of_update, 3):
+        again = train("again", resume=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        assert torch.equal(weights(again.model), weights(found.model)), step
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "text"),
+    [
+        ({}, {}, "unit must be 'sample' with a batch sampler; got 'token'"),
+        ({"unit": "sample"}, {"padding_free": True}, "criterion must be called with all samples of the batch at once"),
+        ({"unit": "sample"}, {"packing": True, "max_length": 16}, "samples of the batch sampler must be 8"),
+    ],
+)
+def test_a_batch_sampler_for_anything_but_single_sequences_is_refused(
+    options: dict[str, Any], settings: dict[str, Any], text: str, parts: Any, leaf: Any, tmp_path: Path
+) -> None:
+    options |= {"q": 0.5, "batch_sampler": OrderedBatchSampler(16, 4, q=0.5)}
+    settings |= {"train_sampling_strategy": "random"}
+    with pytest.raises(ArgumentError, match=text):
+        parts.fit(leaf.OrderedSFTTrainer, "Llama", tmp_path, settings=settings, **options)

@@ -29,7 +29,15 @@ def data(n: int = 16, prompt: int = 2) -> Any:
     return Dataset.from_list(rows)
 
 
-def fit(kind: Any, name: str, folder: Path, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
+def fit(
+    kind: Any,
+    name: str,
+    folder: Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    resume: str | None = None,
+    **options: Any,
+) -> Any:
     """The trainer, trained for two epochs of two updates; batches come in the order of the rows."""
     model = model_of(name)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -37,17 +45,17 @@ def fit(kind: Any, name: str, folder: Path, *, settings: dict[str, Any] | None =
     quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "log_level": "error", "use_cpu": True}
     quiet |= {"save_strategy": "no", "logging_steps": 1, "max_grad_norm": 0.0, "bf16": False, "max_length": None}
     quiet |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    quiet["train_sampling_strategy"] = "sequential"
     arguments = SFTConfig(
         str(folder),
         num_train_epochs=2,
         gradient_checkpointing=False,
         completion_only_loss=True,
-        train_sampling_strategy="sequential",
         **(quiet | (settings or {})),
     )
     if kind is OrderedSFTTrainer:
         options = {"selective": False} | options  # which takes seconds to compile
     given: dict[str, Any] = {"train_dataset": data(), "eval_dataset": data(), "processing_class": tokenizer()}
     trainer = kind(model, arguments, **given, optimizers=(optimizer, constant), **options)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     return trainer

@@ -96,7 +96,7 @@ class OrderedLossFunc:
             valid = valid / group.size()  # Trainer multiplies by the number of processes
         weight = valid / torch.as_tensor(in_all, device=valid.device).clamp(min=1)
         if training:
-            self.saw(weight)
+            self.saw(weight if group is None else weight * group.size())
         return weight
 
     def saw(self, weight: Tensor | float) -> None:

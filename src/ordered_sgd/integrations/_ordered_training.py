@@ -167,7 +167,7 @@ class OrderedTraining:
             logs = {**logs, **self.ordered.numbers(), "ordered/computed": computed}
             if self._sampled is not None:
                 recall = self._sampled.recall()
-                logs["ordered/loaded"] = self._mean_over_ranks(self._sampled.share())
+                logs |= {name: self._mean_over_ranks(value) for name, value in self._sampled.since_log().items()}
                 logs |= {} if recall is None else {"ordered/recall": recall}
         parent.log(logs, *args, **kwargs)
 

@@ -59,18 +59,21 @@ class SampledTraining(Sampled):
         kept = {name: getattr(loader, name) for name in _KEPT}
         made = DataLoader(loader.dataset, batch_sampler=self._batches, **kept)
         super().__init__(sampler, made, trainer.ordered.loss_fn, where, args.gradient_accumulation_steps)
-        self._counts = [0, 0]  # since the last log: samples that were loaded, and that were drawn
+        # since the last log: samples that were loaded, and that were drawn; updates, and the sum of their mean losses
+        self._sums: list[Any] = [0, 0, 0, 0.0]
 
     def leave(self, *, last: bool = False) -> None:
-        """The update is over: the sampler remembers its losses."""
+        """The update is over: the sampler remembers its losses, and they are counted for the log."""
         super().leave(last=last)
-        drawn = self.update
-        self._counts = [self._counts[0] + drawn.loaded.shape[0], self._counts[1] + drawn.s]
+        drawn, group, mean = self.update, self.loss_fn.group, self.loss_fn.mean_loss
+        share = 1.0 if group is None else group.size() * drawn.s / drawn.together  # of this rank in the mean over ranks
+        counts = drawn.loaded.shape[0], drawn.s, 1, 0.0 if mean is None else share * mean
+        self._sums = [before + count for before, count in zip(self._sums, counts, strict=True)]
 
-    def share(self) -> float:
-        """The share of the samples drawn since this was asked last that were loaded."""
-        (loaded, drawn), self._counts = self._counts, [0, 0]
-        return loaded / max(1, drawn)
+    def since_log(self) -> dict[str, float]:
+        """The share of the samples drawn that were loaded, and the plain mean, to be averaged over ranks."""
+        (loaded, drawn, updates, mean), self._sums = self._sums, [0, 0, 0, 0.0]
+        return {"ordered/loaded": loaded / max(1, drawn), "ordered/mean_loss": float(mean) / max(1, updates)}
 
     def save(self, folder: str) -> None:
         """Write the state of this rank into a checkpoint."""
