@@ -47,13 +47,21 @@ def by_update(sampler: OrderedBatchSampler, epochs: int, parts: int, q: Any) -> 
     for _ in range(epochs):
         loader = iter(DataLoader(with_index(data()), batch_sampler=sampler))
         while update := list(itertools.islice(loader, parts)):
-            losses = [CE(model(x), y) for x, y, _ in update]
-            drawn = sum(sampler.drawn(index).s for _, _, index in update)
+            outputs = [model(x) for x, _, _ in update]
+            losses = [CE(found, y) for found, (_, y, _) in zip(outputs, update, strict=True)]
+            batches = [sampler.drawn(index) for _, _, index in update]
+            s = sum(drawn.s for drawn in batches)
+            right = [found.argmax(1) == y for found, (_, y, _) in zip(outputs, update, strict=True)]
+            correct = sum(drawn.correct(found) for drawn, found in zip(batches, right, strict=True))
+            policy.see(s)
+            guessed = [drawn.losses(found.detach()) for drawn, found in zip(batches, losses, strict=True)]
+            policy.observe(torch.cat(guessed), correct, torch.tensor(s), None)
             optimizer.zero_grad()
-            ordered_mean(torch.cat(losses), policy.q_for(drawn)).backward()
+            ordered_mean(torch.cat(losses), policy.q_for(s)).backward()
             optimizer.step()
             for (_, _, index), found in zip(update, losses, strict=True):
                 sampler.update(index, found)
+        policy.end_epoch()
         recalls.append(sampler.recall.mean if sampler.recall else float("nan"))
     return flat(model), recalls
 

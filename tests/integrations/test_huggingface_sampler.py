@@ -1,5 +1,6 @@
 """An `OrderedBatchSampler` in `OrderedTrainer`: the loop of docs/samplers.md without its lines."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_the_weights_are_those_of_the_documented_loop(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("q", "accumulated"), [(0.25, 2), (0.25, 3), (12, 3)])
+@pytest.mark.parametrize(("q", "accumulated"), [(0.25, 2), (0.25, 3), (12, 3), (LossMassRule(0.6), 2)])
 def test_accumulated_batches_are_ordered_together(
     parts: Any, leaf: Any, q: Any, accumulated: int, workers: int, tmp_path: Path
 ) -> None:
@@ -75,8 +76,20 @@ def test_accumulated_batches_are_ordered_together(
     torch.testing.assert_close(flat(trainer.model), expected, rtol=0, atol=1e-6)
     assert trainer.ordered_over == "whole updates"
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["ordered/recall"] for entry in logged] == pytest.approx(recalls)
+    assert [entry.get("ordered/recall", math.nan) for entry in logged] == pytest.approx(recalls, nan_ok=True)
     assert logged[-1]["ordered/loaded"] == pytest.approx(sampler.loaded)
+
+
+@pytest.mark.parametrize("accumulated", [2, 3])
+def test_the_rule_is_asked_with_estimates_for_whole_updates(
+    parts: Any, leaf: Any, accumulated: int, tmp_path: Path
+) -> None:
+    rule, expected = Falling(), Falling()
+    run(parts, leaf, OrderedBatchSampler(N, S, q=rule), rule, tmp_path, accumulated=accumulated)
+    by_update(OrderedBatchSampler(N, S, q=expected), 4, accumulated, expected)
+    assert len(rule.asked) == 4
+    for (epoch, accuracy), asked in zip(rule.asked, expected.asked, strict=True):
+        assert (epoch, accuracy) == (asked[0], pytest.approx(asked[1], abs=1e-6))
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])

@@ -82,12 +82,6 @@ class Sampled:
         """The batches that are trained on together, as one."""
         return self.sampler.joined(self._update)
 
-    @property
-    def q(self) -> int:
-        """How many samples are to be kept of the update, on all ranks."""
-        together = sum(drawn.together for drawn in self._update)
-        return together if self.sampler.whole else self.loss_fn.policy.q_for(together)
-
     def expect(self, place: int | None = None) -> None:
         """Tell the loss that the whole update comes next, or the batch at this place of it."""
         self.loss_fn.expect(self.update if place is None else self._update[place], whole=self.sampler.whole)

@@ -109,8 +109,7 @@ class WholeUpdates:
 
         def everything(total: int) -> Kept | None:
             """All of the update's samples, if they are kept; over several ranks their gradients are averaged."""
-            q = loss_fn.policy.q_for(total) if self.sampled is None else self.sampled.q
-            if q < total:
+            if loss_fn.policy.q_for(total) < total:
                 return None
             return Kept(torch.arange(total), total / sharing.ranks, scaler)
 
