@@ -16,12 +16,14 @@ _COUNT = click.IntRange(min=1)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--data", default="fashion-mnist", show_default=True, help="A data set of images, written as PNG files.")
 @click.option("--n", type=_COUNT, default=10_000, show_default=True, help="Files.")
-@click.option("--side", type=click.IntRange(16, 512), default=96, show_default=True, help="Side of the pictures.")
+@click.option(
+    "--side", "sides", type=click.IntRange(16, 512), multiple=True, default=(96, 192), help="Side of the pictures."
+)
 @click.option("--workers", type=click.IntRange(0, 64), default=2, show_default=True, help="Processes that load.")
 @click.option("--rounds", type=click.IntRange(2), default=5, show_default=True, help="Epochs of each way.")
 @out_option("bench-sampler.json", "File for the record.")
 @json_option
-def sampler(data: str, n: int, side: int, workers: int, rounds: int, out: Path, as_json: bool) -> None:
+def sampler(data: str, n: int, sides: tuple[int, ...], workers: int, rounds: int, out: Path, as_json: bool) -> None:
     """What OrderedBatchSampler costs beside a step of LeNet, and saves where loading takes the time.
 
     First the processor time of drawing a batch and remembering its losses, at q = s/4. Then epochs over PNG files that
@@ -37,15 +39,17 @@ def sampler(data: str, n: int, side: int, workers: int, rounds: int, out: Path, 
     if not dataset.images:
         got, remedy = f"samples of shape {dataset.x.shape[1:]}", "Leave it out for fashion-mnist."
         raise ArgumentError(message("osgd bench", "--data", "hold images", got, remedy))
-    record: dict[str, Any] = {"machine": machine(), "data": data, "n": min(n, len(dataset)), "side": side}
+    record: dict[str, Any] = {"machine": machine(), "data": data, "n": min(n, len(dataset))}
     record |= {"workers": workers, "rounds": rounds}
     click.echo("measuring: the cost of a batch", err=True)
     record["sampler"] = [asdict(row) for row in measure_cost()]
     click.echo("measuring: epochs over PNG files", err=True)
-    found = measure_epochs(
-        dataset, n=n, side=side, workers=workers, rounds=rounds, tick=lambda: click.echo(".", nl=False, err=True)
-    )
-    record["epochs"] = [asdict(row) for row in found]
+    record["epochs"] = []
+    for side in sides:
+        found = measure_epochs(
+            dataset, n=n, side=side, workers=workers, rounds=rounds, tick=lambda: click.echo(".", nl=False, err=True)
+        )
+        record["epochs"] += [{"side": side} | asdict(row) for row in found]
     click.echo(err=True)
     write(out, json.dumps(record, indent=1) + "\n")
     show_record(record, sampler_bench_tables, as_json)

@@ -11,8 +11,7 @@ MARK = "bench-sampler"
 
 def sampler_bench_tables(record: Mapping[str, Any]) -> dict[str, Rows]:
     """Title to rows: what a batch costs, and how long epochs take."""
-    epochs = f"Epoch over {record['n']:,} PNG files, {record['side']} x {record['side']} pixels, "
-    epochs += f"{record['workers']} workers, q = s/4"
+    epochs = f"Epoch over {record['n']:,} PNG files, {record['workers']} workers, q = s/4"
     return {
         "Drawing a batch and remembering its losses, s = 64, q = s/4": [_cost(row) for row in record["sampler"]],
         epochs: [_epoch(row) for row in record["epochs"]],
@@ -39,6 +38,7 @@ def _cost(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _epoch(row: Mapping[str, Any]) -> dict[str, str]:
     return {
+        "pixels": f"{row['side']} x {row['side']}",
         "loaded": "all" if row["way"] == "plain" else f"{row['loaded']:.1%} by the sampler",
         "seconds": f"{row['seconds']:.2f} ± {(row['high'] - row['low']) / 2:.2f}",
         "of the plain epoch": f"{row['ratio']:.2f} ± {(row['ratio_high'] - row['ratio_low']) / 2:.2f}",
