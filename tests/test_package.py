@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+INCLUDED = "ordered_sgd/lab/data/included/"
 
 USE = """
 import warnings; warnings.simplefilter("error")
@@ -38,6 +39,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} <= {"ordered_sgd"}
     assert {"ordered_sgd/py.typed", "ordered_sgd/lab/playground/page/page.html"} <= set(names)
+    included = {name.removeprefix(INCLUDED) for name in names if name.startswith(INCLUDED)}
+    assert included == {"NOTICE.md", "random_index.npy", "semeion.npz"}
 
 
 @pytest.mark.slow

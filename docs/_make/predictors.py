@@ -1,6 +1,6 @@
 """What to remember of a sample: the table of docs/memory.md, measured beside exact training and written into the page.
 
-``python docs/_make/predictors.py`` takes minutes and needs Semeion (`osgd data fetch semeion`). LeNet is trained by
+``python docs/_make/predictors.py`` takes minutes. LeNet is trained on Semeion by
 exact ordered SGD; beside it every predictor keeps a memory of its own, which learns only the losses that it would have
 scored: those of its candidates and of four random others.
 """

@@ -90,7 +90,12 @@ def listed() -> dict[str, dict[str, Any]]:
 def test_the_list_needs_no_file_and_says_what_every_set_is(root: Path) -> None:
     rows = listed()
     assert list(rows) == list(CATALOG)
-    assert {name for name, row in rows.items() if row["here"] == "built in"} >= {"digits", "figure1a", "figure1d"}
+    assert {name for name, row in rows.items() if row["here"] == "built in"} >= {
+        "semeion",
+        "digits",
+        "figure1a",
+        "figure1d",
+    }
     assert rows["cifar10"] == {
         "name": "cifar10",
         "what": CATALOG["cifar10"].title,
@@ -122,7 +127,7 @@ def test_the_list_tells_whole_from_partial_by_names_and_sizes(root: Path) -> Non
     rows = listed()
     states = {name: (row["here"], row["files"], row["of"]) for name, row in rows.items() if row["of"]}
     assert states == {
-        "semeion": ("partial", 1, 2),
+        "semeion": ("built in", 1, 2),  # the package brings it
         "mnist": ("whole", 4, 4),
         "kmnist": ("absent", 0, 4),
         "fashion-mnist": ("absent", 0, 4),
@@ -189,6 +194,15 @@ def test_verify_minds_what_is_missing_only_of_sets_that_are_named(root: Path, ti
     assert "part" in done.stdout
     assert run("verify", "tiny").exit_code == 1
     assert run("verify", "mnist").exit_code == 1
+
+
+def test_a_set_that_comes_with_the_package_is_never_missing(root: Path) -> None:
+    done = run("verify", "semeion", "--json")
+    assert done.exit_code == 0
+    assert {row["state"] for row in json.loads(done.stdout)} == {"built in"}
+    (root / "semeion").mkdir(parents=True)
+    (root / "semeion/semeion.data").write_bytes(b"0")
+    assert run("verify", "semeion").exit_code == 1  # a file of the data folder is read, and so it must be right
 
 
 def test_verify_does_not_call_an_unpacked_file_wrong(root: Path) -> None:

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 from ordered_sgd.errors import ArgumentError, DataError, MissingExtraError
 from ordered_sgd.lab.data import CATALOG, load
+from ordered_sgd.lab.data.semeion import read_order
 from tests.lab.data.small_files import batch, idx, images, labels, mat, npy, npz, packed, pickled, semeion
 
 splits = pytest.mark.parametrize("split", ["train", "test"])
@@ -29,7 +30,7 @@ def put(root: Path, path: str, data: bytes) -> None:
 )
 def test_whole_sets_are_as_the_catalog_says(name, split, request):
     entry = CATALOG[name]
-    if entry.downloads:
+    if not entry.included:
         for download in entry.downloads:
             request.getfixturevalue("real_file")(download.path)
     data = load(name, split)
@@ -98,6 +99,17 @@ def test_samples_of_a_set_load_as_a_part_only(sample_root, name, split, n, missi
     assert data.x.shape == (n, 3, 32, 32)
 
 
+@splits
+def test_semeion_of_the_package_is_that_of_the_data_folder(real_file, tmp_path, monkeypatch, split):
+    real_file("semeion/semeion.data")
+    read = load("semeion", split)
+    monkeypatch.setenv("ORDERED_SGD_DATA", str(tmp_path / "none"))
+    brought = load("semeion", split)
+    assert_array_equal(brought.x, read.x)
+    assert_array_equal(brought.y, read.y)
+    assert (brought.x.dtype, brought.y.dtype, brought.label) == (read.x.dtype, read.y.dtype, read.label)
+
+
 def test_semeion_is_split_by_the_authors_permutation(real_file):
     order = np.load(real_file("semeion/random_index.npy"))
     rows = np.loadtxt(real_file("semeion/semeion.data"))
@@ -109,19 +121,11 @@ def test_semeion_is_split_by_the_authors_permutation(real_file):
     assert_array_equal(test.y, digits[order[1000:]])
 
 
-def test_without_the_permutation_semeion_is_split_by_a_seed_and_says_so(empty_root):
+def test_a_folder_without_the_permutation_gets_the_authors_one(empty_root):
     put(empty_root, "semeion.data", semeion(1593))
-    with pytest.warns(
-        UserWarning, match="load: semeion/random_index.npy must be in the data folder for the authors' split; got none"
-    ) as caught:
-        train = load("semeion")
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="Run: osgd data fetch semeion"):
-        test = load("semeion", "test")
-    order = np.random.default_rng(0).permutation(1593)
-    assert_array_equal(train.y, labels(1593)[order[:1000]])
-    assert_array_equal(test.y, labels(1593)[order[1000:]])
+    order = read_order(None, 1593)
+    assert_array_equal(load("semeion").y, labels(1593)[order[:1000]])
+    assert_array_equal(load("semeion", "test").y, labels(1593)[order[1000:]])
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_cifar100_is_read_with_its_fine_labels(empty_root):
 
 
 @splits
-@pytest.mark.parametrize("name", [name for name, entry in CATALOG.items() if entry.downloads])
+@pytest.mark.parametrize("name", [name for name, entry in CATALOG.items() if entry.downloads and not entry.included])
 def test_a_missing_set_is_named_with_its_folder_and_the_command_that_brings_it(empty_root, name, split):
     for partial in (False, True):
         with pytest.raises(DataError) as caught:

@@ -1,11 +1,15 @@
-"""Semeion's text: the real file against NumPy's reading, and what is refused."""
+"""Semeion's text: the real file against NumPy's reading, what is refused, and the copy of the package."""
+
+import hashlib
+from importlib import resources
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from ordered_sgd.errors import DataError
-from ordered_sgd.lab.data.semeion import read_semeion
+from ordered_sgd.lab.data.catalog import CATALOG
+from ordered_sgd.lab.data.semeion import included_semeion, read_order, read_semeion
 from tests.lab.data.small_files import labels, semeion
 
 
@@ -27,6 +31,31 @@ def test_the_real_file_is_what_numpy_reads(real_file):
     assert_array_equal(x.reshape(1593, 256), (trusted[:, :256] * 255).astype(np.uint8))
     assert_array_equal(y, np.nonzero(trusted[:, 256:])[1])
     assert (x.shape, x.dtype, y.dtype) == ((1593, 1, 16, 16), np.uint8, np.int64)
+
+
+def test_the_package_s_copy_is_the_published_file_byte_for_byte():
+    x, y = included_semeion()
+    rows = zip(x.reshape(-1, 256) // 255, np.eye(10, dtype=int)[y], strict=True)
+    lines = (" ".join([*(f"{pixel:.4f}" for pixel in row), *map(str, hot)]) + " \r\n" for row, hot in rows)
+    text = "".join(lines).encode()
+    order = (resources.files("ordered_sgd.lab.data") / "included/random_index.npy").read_bytes()
+    for download, data in zip(CATALOG["semeion"].downloads, (text, order), strict=True):
+        assert (len(data), "sha256:" + hashlib.sha256(data).hexdigest()) == (download.size, download.checksum)
+
+
+def test_the_package_s_copy_is_read_as_the_text_is(write):
+    text = semeion(12)
+    x, y = read_semeion(write(text), 12)
+    brought_x, brought_y = included_semeion()
+    assert (brought_x.shape[1:], brought_x.dtype, brought_y.dtype) == (x.shape[1:], x.dtype, y.dtype)
+    assert brought_x.shape == (1593, 1, 16, 16)
+    assert set(np.unique(brought_x)) == {0, 255}
+
+
+def test_the_authors_permutation_is_used_where_no_file_is_given():
+    order = read_order(None, 1593)
+    assert order.dtype == np.int64
+    assert_array_equal(np.sort(order), np.arange(1593))
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n  \n"])

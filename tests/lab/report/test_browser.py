@@ -80,7 +80,7 @@ def folder(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         assert call(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL).exit_code == 0
         assert call(compare, *own, *SMALL).exit_code == 0
-        assert call(reproduce, "table1", "--rows", "semeion-logistic", *SMALL).exit_code == 1  # no data: not finished
+        assert call(reproduce, "table1", "--rows", "mnist-logistic", *SMALL).exit_code == 1  # no data: not finished
         (folder / "sections.json").write_text(call(report, "--json").stdout)
     return folder
 

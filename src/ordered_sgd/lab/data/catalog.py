@@ -55,6 +55,8 @@ class Entry:
         Terms of use.
     downloads : tuple of Download, default=()
         Files to download; empty for generated data.
+    included : bool, default=False
+        Whether the package brings the set, so that nothing needs to be downloaded.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Entry:
     counts: Mapping[Split, int]  # samples of the published set
     licence: str
     downloads: tuple[Download, ...] = ()  # empty: made by a function, nothing to download
+    included: bool = False
 
 
 def data_root() -> Path:
@@ -174,6 +177,7 @@ _ENTRIES = (
                 12_872,
             ),
         ),
+        included=True,
     ),
     _idx_entry(
         "mnist",

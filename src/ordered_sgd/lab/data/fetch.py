@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -22,13 +22,16 @@ try:
 except ImportError:  # Windows: two downloads at once spoil each other's part, which the checksum then finds
     fcntl = None  # type: ignore[assignment]
 
+_State = Literal["whole", "partial", "absent", "built in"]
+
 
 @dataclass(frozen=True)
 class FileCheck:
     """A file of a data set as `verify` found it."""
 
     path: str  # below the root
-    state: Literal["ok", "missing", "differs", "part", "unpacked"]  # unpacked: here, but no checksum is published
+    # unpacked: here, but no checksum is published; built in: not here, and not needed
+    state: Literal["ok", "missing", "differs", "part", "unpacked", "built in"]
     expected: str  # checksum
     found: str  # checksum; empty where there is no whole file
     size: int  # bytes that are here
@@ -38,7 +41,7 @@ class FileCheck:
 class Presence:
     """How much of a data set is here, by the names and sizes of its files alone."""
 
-    state: Literal["whole", "partial", "absent", "built in"]
+    state: _State
     files: int  # that are here
     of: int
     size: int  # bytes on disk
@@ -51,10 +54,9 @@ def look(entry: Entry, root: Path) -> Presence:
     paths = [path for download in entry.downloads for path in _files(download)]
     found = [place for path in paths if (place := find(root, path)) is not None and place.is_file()]
     size = sum(place.stat().st_size for place in found)
-    if not found:
-        return Presence("absent", 0, len(paths), 0)
+    missing: _State = "built in" if entry.included else "absent" if not found else "partial"
     whole = len(found) == len(paths) and all(_large_enough(entry, download, root) for download in entry.downloads)
-    return Presence("whole" if whole else "partial", len(found), len(paths), size)
+    return Presence("whole" if whole else missing, len(found), len(paths), size)
 
 
 def _large_enough(entry: Entry, download: Download, root: Path) -> bool:
@@ -65,8 +67,11 @@ def _large_enough(entry: Entry, download: Download, root: Path) -> bool:
 
 
 def verify(entry: Entry, root: Path) -> list[FileCheck]:
-    """A row for every file: right, missing, with another checksum, a download that was cut, or unpacked by others."""
-    return [check for download in entry.downloads for check in _check(download, root)]
+    """A row for every file: right, missing, not needed, with another checksum, cut short, or unpacked by others."""
+    found = [check for download in entry.downloads for check in _check(download, root)]
+    if not entry.included:
+        return found
+    return [replace(check, state="built in") if check.state == "missing" else check for check in found]
 
 
 def fetch(entry: Entry, root: Path, *, progress: Progress | None = None, retries: Retries | None = None) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ordered_sgd.errors import DataError, check_choice, message, require, warn
+from ordered_sgd.errors import DataError, check_choice, message, require
 from ordered_sgd.lab.data.catalog import CATALOG, IDX_FILES, Entry, data_root, find
 from ordered_sgd.lab.data.cifar import read_batch
 from ordered_sgd.lab.data.custom import SUFFIXES, held_out, read_table
@@ -16,8 +16,7 @@ from ordered_sgd.lab.data.dataset import Dataset, Split
 from ordered_sgd.lab.data.figure1 import figure1
 from ordered_sgd.lab.data.files import fault
 from ordered_sgd.lab.data.idx import read_images, read_labels
-from ordered_sgd.lab.data.npz import read_npy
-from ordered_sgd.lab.data.semeion import read_semeion
+from ordered_sgd.lab.data.semeion import included_semeion, read_order, read_semeion
 from ordered_sgd.lab.data.svhn import read_svhn
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
@@ -33,9 +32,9 @@ def load(
     Parameters
     ----------
     name
-        ``"semeion"``, ``"mnist"``, ``"kmnist"``, ``"fashion-mnist"``, ``"cifar10"``, ``"cifar100"``, ``"svhn"``, read
-        from `data_root`; ``"digits"``, which scikit-learn brings; ``"figure1a"`` to ``"figure1d"``, which are drawn; or
-        the path of a .npz, .csv or .parquet file.
+        ``"semeion"``, which comes with the package; ``"mnist"``, ``"kmnist"``, ``"fashion-mnist"``, ``"cifar10"``,
+        ``"cifar100"``, ``"svhn"``, read from `data_root`; ``"digits"``, which scikit-learn brings; ``"figure1a"`` to
+        ``"figure1d"``, which are drawn; or the path of a .npz, .csv or .parquet file.
     split
         ``"train"`` or ``"test"``, as published. Semeion: the first 1000 of the authors' permutation, and the other
         593. Digits: `tables.held_out`, 359 of 1797 for the test. Figure 1: the test part is a second draw. A file: its
@@ -145,19 +144,11 @@ def _svhn(entry: Entry, split: Split, root: Path) -> tuple[Arrays, list[str]]:
 
 
 def _semeion(entry: Entry, split: Split, root: Path) -> tuple[Arrays, list[str]]:
+    """From the data folder if it has the file, else from the package; both are the same bits."""
     data, permutation = (download.path for download in entry.downloads)
-    n = sum(entry.counts.values())
-    x, y = read_semeion(_present(entry, data, root), n)
-    published = find(root, permutation)
-    if published is None:
-        got = f"none in {root}, so that one with seed 0 splits the set"
-        remedy = "Run: osgd data fetch semeion, and this warning goes away."
-        warn(message("load", permutation, "be in the data folder for the authors' split", got, remedy))
-        order = np.random.default_rng(0).permutation(n)
-    else:
-        order = read_npy(published, 16 * n + 1024)
-        if order.dtype.kind not in "iu" or order.shape != (n,) or not np.array_equal(np.sort(order), np.arange(n)):
-            raise fault(published, f"hold a permutation of 0 to {n - 1:,}", f"{order.dtype} of shape {order.shape}")
+    n, given = sum(entry.counts.values()), find(root, data)
+    x, y = included_semeion() if given is None else read_semeion(given, n)
+    order = read_order(find(root, permutation), n)
     cut = entry.counts["train"]
     rows = order[:cut] if split == "train" else order[cut:]
     rows = rows[rows < len(x)]  # of a partial file, those that are here
