@@ -29,6 +29,7 @@ LABORATORY = [
     {"data", "models"},
     {"experiments"},
     {"report", "bench", "playground"},
+    {"advise"},
     {"cli"},
 ]
 LAYERS = LIBRARY + [{f"lab.{name}" for name in names} for names in LABORATORY]

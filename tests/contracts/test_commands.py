@@ -22,10 +22,26 @@ class Row:
     name: str
     works: tuple[str, ...] | None  # None: it serves until Ctrl-C, and prints no table
     wrong: tuple[tuple[tuple[str, ...], str], ...]
+    document: bool = False  # its JSON is an object and not rows of a table
 
 
 SMALL = ("--trials", "1", "--epochs", "1", "--workers", "1", "--quiet")
 TABLE = [
+    Row(
+        "advise",
+        works=("--data", "digits", "--epochs", "2", "--minutes", "0.02", "--quiet", "--out", "a.html"),
+        wrong=(
+            ((), "osgd advise: FUNCTION or --data must be given; got neither. Run: osgd advise my.module:function"),
+            (("a.b:c", "--data", "digits"), "osgd advise: FUNCTION or --data must be given; got both."),
+            (("a.b:c", "--s", "8"), "osgd advise: --s must be used with --data; got --s with a.b:c."),
+            (("nothing.here:make",), "osgd advise: FUNCTION must name a function that can be imported"),
+            (("make",), "osgd advise: FUNCTION must be named package.module:function; got 'make'."),
+            (("--data", "digit"), "osgd advise: name must be one of semeion, mnist,"),
+            (("--data", "digits", "--minutes", "0"), "osgd advise: --minutes must be positive; got 0.0."),
+            (("--data", "digits", "--lr", "-1"), "osgd advise: --lr must be positive; got -1.0."),
+        ),
+        document=True,
+    ),
     Row(
         "compare",
         works=(*SMALL, "--no-tune", "--out", "c.html"),
@@ -270,6 +286,9 @@ def test_a_good_call_prints_a_table_on_standard_output(row: Row, capsys: pytest.
 def test_json_is_all_that_machines_get_on_standard_output(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(row.name, *(row.works or ()), "--json") == 0
     rows = json.loads(capsys.readouterr().out)
+    if row.document:
+        assert isinstance(rows, dict)
+        return
     assert all(list(r) == list(rows[0]) for r in rows)
     assert all(isinstance(value, int | float | str | None) for r in rows for value in r.values())
 

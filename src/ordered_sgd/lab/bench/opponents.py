@@ -17,13 +17,15 @@ def new_optimizer(model: nn.Module) -> Optimizer:
 
 
 def call(model: nn.Module, x: Any) -> Any:
-    """The outputs of the model: ``model(**x)`` for a dict, else ``model(x)``."""
+    """The outputs of the model: ``model(**x)`` for a dict, ``model(*x)`` for a tuple, else ``model(x)``."""
+    if isinstance(x, tuple):
+        return model(*x)
     return model(**x) if isinstance(x, dict) else model(x)
 
 
 def first_rows(x: Any, count: int) -> Any:
-    """The first samples of a batch, a tensor or a dict of tensors."""
-    return {name: part[:count] for name, part in x.items()} if isinstance(x, dict) else x[:count]
+    """The first samples of a batch, a tensor or a dict or tuple of tensors."""
+    return tree_map(lambda part: part[:count], x)
 
 
 def update(model: nn.Module, optimizer: Optimizer, max_grad_norm: float | None) -> None:

@@ -12,6 +12,7 @@ from ordered_sgd.errors import ArgumentError, OrderedSGDError, check_choice
 # Command -> one line of help. The module of the same name in this package is imported when it is run, so that
 # `osgd --help` answers at once.
 COMMANDS = {
+    "advise": "What ordered SGD would save in a training of yours: one verdict, and the figures behind it.",
     "compare": "Ordered SGD against plain SGD and the random-q control, on a named data set or your own.",
     "reproduce": "The paper's tables and figures: its numbers beside ours, with a verdict on every row.",
     "report": "Everything that was recorded, as one HTML page with tables and figures.",

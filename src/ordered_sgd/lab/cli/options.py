@@ -147,13 +147,13 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def progress(text: str, total: int) -> Iterator[Callable[..., None]]:
+def progress(text: str, total: int, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """A bar on standard error, and ``tick(text=None, count=1)`` to move it and to change its text.
 
     It is drawn only when it is moved: a thread that refreshes it would be measured too.
     """
     parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*parts, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+    with Progress(*parts, console=Console(stderr=True), auto_refresh=False, transient=True, disable=quiet) as bar:
         task = bar.add_task(text, total=total)
 
         def tick(text: str | None = None, count: int = 1) -> None:

@@ -48,13 +48,13 @@ def own_problem(name: str, *, seed: int) -> Problem:
     It is called once for every run, after torch's generator was seeded, so that each seed starts from weights of its
     own. Of a single data set a fifth is held out for the test, by the seed.
     """
-    function = _function(name)
+    function = imported_function(name)
     try:
         returned = function()
     except OrderedSGDError:
         raise  # from_arrays, say, tells better what is wrong
     except Exception as error:
-        raise ArgumentError(message("own_problem", name, "run without an error", _told(error), _TRACEBACK)) from error
+        raise ArgumentError(message("own_problem", name, "run without an error", told(error), _TRACEBACK)) from error
     rule, remedy = "return (data, model)", "data: a Dataset or a pair (train, test); model: a torch module."
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], nn.Module)):
         raise ArgumentError(message("own_problem", name, rule, type(returned).__name__, remedy))
@@ -100,7 +100,7 @@ def check_model(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
         with torch.no_grad():
             scores = model.eval()(x)
     except Exception as error:
-        got = f"{_told(error)}, for an input of shape {tuple(x.shape)}"
+        got = f"{told(error)}, for an input of shape {tuple(x.shape)}"
         raise ArgumentError(message("own_problem", name, rule, got, _TRACEBACK)) from error
     finally:
         model.train(was_training)
@@ -111,13 +111,14 @@ def check_model(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
         raise ArgumentError(message("own_problem", name, rule, f"an output of {got}", remedy))
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """Type and text of an error in one line."""
     name, text = type(error).__name__, first_line(error, _LONGEST)
     return name if text == name else f"{name}: {text}"
 
 
-def _function(name: str) -> Callable[[], Any]:
+def imported_function(name: str, option: str = "--data") -> Callable[[], Any]:
+    """The function that ``package.module:function`` names, found from the present folder too."""
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does: the user's file lies where they work
@@ -126,9 +127,9 @@ def _function(name: str) -> Callable[[], Any]:
     except (ModuleNotFoundError, AttributeError) as error:
         remedy = "Run it from the folder that holds the module, or install it."
         raise ArgumentError(
-            message("own_problem", "--data", "name a function that can be imported", error, remedy)
+            message("own_problem", option, "name a function that can be imported", error, remedy)
         ) from error
     except Exception as error:
         rule = "name a module that can be imported"
-        raise ArgumentError(message("own_problem", "--data", rule, _told(error), _TRACEBACK)) from error
+        raise ArgumentError(message("own_problem", option, rule, told(error), _TRACEBACK)) from error
     return found
