@@ -83,11 +83,95 @@ def test_a_table_of_one_s_own(tmp_path: Path) -> None:
     (tmp_path / "pets.csv").write_text("\n".join(lines))
     given = (*SMALL, "--data", "pets.csv", "--target", "kind", "--s", "16", "--lr", "0.1", "--epochs", "8", "--json")
     rows = json.loads(run(compare, *given).stdout)
-    assert [row["method"] for row in rows] == ["sgd", "ordered", "random"]
+    assert [row["method"] for row in rows] == ["sgd", "ordered", "random", "ordered q=0.5", "ordered loss mass"]
     assert rows[0]["error"] < 20  # columns are brought to one scale
     (tmp_path / "pets.csv").write_text("\n".join(lines[:60]))  # another file under the same name is not the same run
     others = json.loads(run(compare, *given).stdout)
     assert others[0]["cross_entropy"] != rows[0]["cross_entropy"]
+
+
+def messy(path: Path, target: str) -> None:
+    """A table as people have them: semicolons, an index, text, gaps, and a rare class or a number to be predicted."""
+    rng = np.random.default_rng(1)
+    lines = [f";size;colour;gap;{target}"]
+    for at in range(300):
+        size, red = rng.normal(), rng.random() < 0.5
+        signal = 2 * size + red + rng.normal()
+        label = f"{10 + 3 * signal:.3f}" if target == "price" else ("$rare_<b>" if signal > 3 else "often 🐈")
+        lines.append(
+            f"{at};{size:.3f};{'red' if red else 'blue'};{'NA' if at % 5 == 0 else f'{rng.normal():.2f}'};{label}"
+        )
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_table_with_text_gaps_and_a_rare_class(tmp_path: Path, model: str) -> None:
+    messy(tmp_path / "own.csv", "kind")
+    given = (
+        *SMALL,
+        "--data",
+        "own.csv",
+        "--model",
+        model,
+        "--class-weight",
+        "balanced",
+        "--lr",
+        "0.05",
+        "--epochs",
+        "6",
+    )
+    done = run(compare, *given)
+    assert "left out: 0 (it numbers the rows)" in done.stderr
+    assert "missing numbers become the median, and a column says so: gap (60)" in done.stderr
+    assert "recall of $rare_<b> (" in done.stdout
+    rows = {row["method"]: row for row in json.loads(run(compare, *given, "--json").stdout)}
+    assert {"sgd balanced weights", "ordered balanced weights"} < set(rows)
+    rare = 0  # "$rare..." comes before "often"
+    assert rows["sgd balanced weights"]["recalls"][rare] > rows["sgd"]["recalls"][rare]
+    assert rows["sgd"]["auc"] > 0.9
+    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert "recall of $rare_&lt;b&gt;" in page
+    assert "often 🐈" in page
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+def test_a_table_with_a_number_to_be_predicted(tmp_path: Path, model: str) -> None:
+    messy(tmp_path / "own.csv", "price")
+    given = (*SMALL, "--data", "own.csv", "--model", model, "--lr", "0.05", "--s", "16", "--epochs", "8")
+    done = run(compare, *given)
+    assert "target price: a number to be predicted" in done.stderr
+    assert "points of unexplained variance" in done.stdout
+    rows = json.loads(run(compare, *given, "--json").stdout)
+    assert [row["method"] for row in rows] == ["sgd", "ordered q=0.5", "random", "ordered loss mass"]
+    assert rows[0]["r2"] > 0.6
+    assert rows[0]["error"] == pytest.approx(100 * (1 - rows[0]["r2"]))
+    assert 1 < rows[0]["mae"] < 5  # in the target's own units, whose noise has a deviation of 3
+    assert rows[0]["cross_entropy"] is None
+    assert "Unexplained variance" in (tmp_path / "compare.html").read_text(encoding="utf-8")
+
+
+def test_kernels_and_torch_train_the_same_regression(tmp_path: Path) -> None:
+    messy(tmp_path / "own.csv", "price")
+    found = [
+        json.loads(run(compare, *SMALL, "--data", "own.csv", "--engine", engine, "--json").stdout)[:2]
+        for engine in ("kernels", "dense")
+    ]
+    for one, other in zip(*found, strict=True):
+        assert one["r2"] == pytest.approx(other["r2"], abs=1e-4)
+
+
+def test_kernels_and_torch_weigh_classes_alike(tmp_path: Path) -> None:
+    messy(tmp_path / "own.csv", "kind")
+    given = (*SMALL, "--data", "own.csv", "--class-weight", "balanced", "--json")
+    found = [json.loads(run(compare, *given, "--engine", engine).stdout)[-2] for engine in ("kernels", "dense")]
+    assert found[0]["method"] == "sgd balanced weights"
+    assert found[0]["cross_entropy"] == pytest.approx(found[1]["cross_entropy"], abs=1e-4)
+
+
+def test_a_model_that_does_not_fit_the_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    messy(tmp_path / "own.csv", "price")
+    said = error_of(capsys, "--data", "own.csv", "--model", "svm")
+    assert "must fit the model and its loss; got model svm and loss hinge-sum for numbers to be predicted. Use" in said
 
 
 def test_a_label_of_the_test_set_that_is_put_right_makes_other_runs(tmp_path: Path) -> None:
@@ -206,7 +290,7 @@ def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture
     )
     for data in (own, ("--data", "digits"), ("--data", "arrays.npz")):
         said = error_of(capsys, *data, "--target", "kind")
-        assert f"--target must be used with a CSV or Parquet file; got --data {data[1]}. Leave" in said
+        assert f"--target must be used with a table: a text or Parquet file; got --data {data[1]}. Leave" in said
     said = error_of(capsys, "--recall", "0.9")
     assert "--recall must be used with --memory or --engine memory; got 0.9. Add --memory, or leave" in said
 

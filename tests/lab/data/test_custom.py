@@ -201,5 +201,7 @@ def test_one_endless_word_does_not_widen_all_others(write, peak):
 
 def test_a_missing_file_is_named(tmp_path):
     for suffix in (".npz", ".csv", ".parquet"):
-        with pytest.raises(DataError, match=f"none{suffix} must exist; got no such file. Check the path."):
+        with pytest.raises(
+            DataError, match=f"none{suffix} must exist; got no such file; its folder has no files. Check the path."
+        ):
             read_table(tmp_path / f"none{suffix}", "train", -1)

@@ -225,7 +225,7 @@ def test_a_damaged_file_is_named(real_file, empty_root):
         ("MNIST", "Did you mean 'mnist'?"),
         ("Fashion_MNIST", "Did you mean 'fashion-mnist'?"),
         ("figure1", "Did you mean 'figure1"),
-        ("imagenet", "A file's name ends in .npz, .csv, .parquet."),
+        ("imagenet", "Of a file give the path, such as pets.csv."),
     ],
 )
 def test_an_unknown_name_is_refused_with_a_near_one(name, remedy):
@@ -237,16 +237,17 @@ def test_an_unknown_name_is_refused_with_a_near_one(name, remedy):
 def test_an_unknown_split_or_suffix_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="load: split must be one of train, test; got 'valid'"):
         load("digits", "valid")
+    put(tmp_path, "own.xlsx", b"PK")
     with pytest.raises(
-        ArgumentError, match=r"load: the suffix of .*own.txt must be one of .npz, .csv, .parquet; got '.txt'"
+        DataError, match=r"load: .*own.xlsx must be a table in text, Parquet or .npz; got .xlsx. Save it"
     ):
-        load(tmp_path / "own.txt")
+        load(tmp_path / "own.xlsx")
 
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_user_s_own_file_is_loaded_by_its_path(tmp_path, kind):
     put(tmp_path, "own.npz", npz(x=np.ones((50, 3)), y=np.arange(50) % 2))
-    put(tmp_path, "own.CSV", b"kind,a\n" + b"".join(b"%d,%d\n" % (at % 2, at) for at in range(50)))
+    put(tmp_path, "own.CSV", b"kind,a\n" + b"".join(b"%d,%d\n" % (at % 2, at % 9) for at in range(50)))
     assert load(kind(tmp_path / "own.npz"), "test").x.shape == (10, 3)
     assert load(kind(tmp_path / "own.CSV"), target="kind").x.shape == (40, 1)
 

@@ -101,7 +101,11 @@ def test_options_reach_the_model() -> None:
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     (("lenet5", GREY, 10), {}, "got 'lenet5'. Did you mean 'lenet'?"),
     (("transformer", GREY, 10), {}, "got 'transformer'. Pick the model by its name in the paper."),
-    (("lenet", (784,), 10), {}, "shape for lenet must be (channels, height, width); got (784,). Use logistic or svm"),
+    (
+        ("lenet", (784,), 10),
+        {},
+        "shape for lenet must be (channels, height, width); got (784,). Use logistic, svm or mlp",
+    ),
     (("wrn-28-10", (32, 32), 10), {}, "shape for wrn-28-10 must be (channels, height, width); got (32, 32)."),
     (("lenet", (1, 28, 20), 10), {}, "shape for lenet must have equal height and width; got (1, 28, 20). Crop"),
     (

@@ -56,6 +56,8 @@ SMALL_RESNET, SMALL_WRN = {"width": 0.25}, {"depth": 10, "widen": 2}
 GROUP = {"norm": "group"}
 ROWS = [
     Row("logistic", (1, 28, 28)),
+    Row("linear", (13,)),
+    Row("mlp", (13,)),
     Row("svm", (1, 16, 16), multiclass_hinge),
     Row("lenet", (1, 28, 28), auto="rows"),
     Row("lenet", (1, 16, 16), options={"hidden": 1024, "dropout": 0.5}),

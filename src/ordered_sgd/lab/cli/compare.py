@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,13 +10,26 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.cli.options import Q, backend_options, given, json_option, out_option, show, write
 from ordered_sgd.lab.cli.progress import epoch_bar
 
+if TYPE_CHECKING:
+    from ordered_sgd.lab.data.dataset import Dataset
+    from ordered_sgd.lab.experiments.comparison import Arm
+
 _WHERE = "osgd compare"
 _TUNED = ("digits", "semeion")  # small enough for a search of the rate by default
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--data", default="digits", show_default=True, help="A name, a file, or package.module:function.")
-@click.option("--target", default="-1", help="Column of the labels in a CSV or Parquet file; the last one by default.")
+@click.option(
+    "--target", default="-1", help="Column of a table to be predicted, by name or number; the last one by default."
+)
+@click.option(
+    "--task",
+    type=click.Choice(["auto", "classification", "regression"]),
+    default="auto",
+    show_default=True,
+    help="Of a table: what the target is.",
+)
 @click.option("--model", default="logistic", show_default=True, help="logistic, svm, lenet, preact-resnet18, ...")
 @click.option("--trials", type=click.IntRange(min=1), default=5, show_default=True, help="Seeds.")
 @click.option("--epochs", type=click.IntRange(min=1), default=20, show_default=True, help="Passes over the data.")
@@ -26,6 +39,13 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 )
 @click.option("--tune/--no-tune", default=None, help="Also each method at its best rate; on for digits and Semeion.")
 @click.option("--q", "qs", type=Q(), multiple=True, help="Also ordered SGD with this fixed q; may be repeated.")
+@click.option(
+    "--class-weight",
+    type=click.Choice(["none", "balanced"]),
+    default="none",
+    show_default=True,
+    help="Also SGD and ordered SGD with weights for rare classes.",
+)
 @click.option("--adam", is_flag=True, help="Also Adam and ordered Adam, at a rate of 0.001.")
 @click.option("--memory", is_flag=True, help="Also ordered SGD by the engine with a memory.")
 @click.option("--recall", type=float, default=0.95, show_default=True, help="Recall that it is to hold.")
@@ -39,6 +59,7 @@ _TUNED = ("digits", "semeion")  # small enough for a search of the rate by defau
 def command(
     data: str,
     target: str,
+    task: Any,
     model: str,
     trials: int,
     epochs: int,
@@ -46,6 +67,7 @@ def command(
     lr: float,
     tune: bool | None,
     qs: tuple[float, ...],
+    class_weight: str,
     adam: bool,
     memory: bool,
     recall: float,
@@ -69,32 +91,38 @@ def command(
     from ordered_sgd.lab.data.catalog import CATALOG
     from ordered_sgd.lab.experiments.backends import choose
     from ordered_sgd.lab.experiments.comparison import compare, runs_of
+    from ordered_sgd.lab.experiments.own_table import by_default, fitting
     from ordered_sgd.lab.experiments.run import check_fit, counted, problem_for
     from ordered_sgd.lab.experiments.spec import ExperimentSpec
     from ordered_sgd.lab.experiments.store import Records
     from ordered_sgd.lab.report.findings import verdicts
     from ordered_sgd.lab.report.page import compare_page
     from ordered_sgd.lab.report.summary import summary
+    from ordered_sgd.lab.report.targets import numbers_of
 
     if not lr > 0:
         raise ArgumentError(message(_WHERE, "--lr", "be positive", lr, "The paper's is 0.01."))
     data, model, loss = _described(data, model)
     _check_out(out)
-    base = ExperimentSpec(data=data, target=target, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine)
+    base = ExperimentSpec(
+        data=data, target=target, task=task, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine
+    )
     if "recall" in base.engine_used.options:
         base = base.but(recall=recall)
     elif given("recall") and not memory:
         remedy = "Add --memory, or leave --recall out."
         raise ArgumentError(message(_WHERE, "--recall", "be used with --memory or --engine memory", recall, remedy))
     base = counted(base)  # a published set may be here only in part
-    extra = [base.but(q=q) for q in qs]
+    problem = problem_for(base)
+    base = fitting(base, problem.train, qs=qs, engine=bool(given("engine")))
+    in_torch = base.but(engine="auto") if base.engine_used.compiled and not given("engine") else base
+    extra = by_default(base, problem.train, qs, class_weight)
     if adam:
-        extra += [base.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
+        extra += [in_torch.but(method=method, optimizer="adam", lr=0.001) for method in ("sgd", "ordered")]
     if memory:
         extra.append(base.but(engine="memory", recall=recall))
     if sampler:
-        extra.append(base.but(method="sampler"))
-    problem = problem_for(base)
+        extra.append(in_torch.but(method="sampler"))
     for spec in (base, *extra):
         check_fit(spec, problem)
     train, test, _ = problem
@@ -103,6 +131,8 @@ def command(
     tuned = data in _TUNED if tune is None else tune
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
+    if train.table is not None:
+        click.echo("; ".join(train.table.notes), err=True)
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
     total = runs_of(extra, trials=trials, tune=tuned) * epochs
     with (
@@ -112,11 +142,12 @@ def command(
         records.ask({"command": "compare", **request, "samples": samples})
         arms = compare(base, run_all, trials=trials, tune=tuned, extra=extra)
     rows, found = summary(arms), verdicts(arms)
+    rows = [{**row, **numbers_of(arm)} for row, arm in zip(rows, arms, strict=True)]
     # Print first: the findings must not be lost if the page cannot be written.
     if as_json:
         show(rows, title="", as_json=True)
     else:
-        _tell(found, rows, f"{samples}, {model}, {epochs} epochs")
+        _tell(found, rows, f"{samples}, {base.model}, {epochs} epochs", arms, train)
     write(out, compare_page(arms, rows, found, base, train, test, records.artifact))
     if not as_json:
         click.echo(f"written: {out}", err=True)
@@ -124,19 +155,21 @@ def command(
 
 def _described(data: str, model: str) -> tuple[str, str, Any]:
     """Data, model and loss for the spec: a file by its absolute path; a function also names the model it returns."""
-    from ordered_sgd.lab.data.custom import SUFFIXES
+    from ordered_sgd.lab.data.catalog import CATALOG
+    from ordered_sgd.lab.data.custom import is_file_name
     from ordered_sgd.lab.experiments.own import is_function
 
-    suffix = Path(data).suffix.lower()
-    if given("target") and suffix not in (".csv", ".parquet"):
-        rule = "be used with a CSV or Parquet file"
-        raise ArgumentError(message(_WHERE, "--target", rule, f"--data {data}", "Leave --target out."))
+    is_file = data not in CATALOG and not is_function(data) and is_file_name(data)
+    for option in given("target", "task"):
+        if not is_file or Path(data).suffix.lower() == ".npz":
+            rule, remedy = "be used with a table: a text or Parquet file", f"Leave {option} out."
+            raise ArgumentError(message(_WHERE, option, rule, f"--data {data}", remedy))
     if is_function(data):
         if given("model"):
             remedy = "Leave --model out: the function returns the model."
             raise ArgumentError(message(_WHERE, "--model", "be used without a function", f"--data {data}", remedy))
         return data, data, "cross-entropy"
-    return str(Path(data).resolve()) if suffix in SUFFIXES else data, model, _loss(model)
+    return str(Path(data).expanduser().resolve()) if is_file else data, model, _loss(model)
 
 
 def _check_out(path: Path) -> None:
@@ -153,13 +186,19 @@ def _check_out(path: Path) -> None:
         path.unlink()
 
 
-def _tell(found: Sequence[str], rows: Sequence[dict[str, Any]], of: str) -> None:
+def _tell(
+    found: Sequence[str], rows: Sequence[dict[str, Any]], of: str, arms: "Sequence[Arm]", train: "Dataset"
+) -> None:
     """The sentences and the tables, for people."""
     from ordered_sgd.lab.report.summary import COSTS, ERRORS, MEMORY, remembered, shown
+    from ordered_sgd.lab.report.targets import UNEXPLAINED, target_table, target_title
 
     for sentence in found:
         click.echo(sentence)
-    show(shown(rows, ERRORS), title=f"test error in percent, {of}", as_json=False)
+    number = "test error" if train.classes else UNEXPLAINED
+    show(shown(rows, ERRORS), title=f"{number} in percent, {of}", as_json=False)
+    if judged := target_table(arms, train):
+        show(judged, title=target_title(train), as_json=False)
     title = (
         "cross-entropy as it is and temperature-scaled, calibration error; seconds; share of samples back-propagated"
     )

@@ -110,10 +110,11 @@ def show(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool) -> Non
     table = Table(title=title, title_justify="left")
     for column in rows[0]:
         # Folded and not cut: an id is there to be copied. That of a run is short enough to stay in one piece.
-        table.add_column(column.replace("_", " "), justify="right", overflow="fold", no_wrap=column == "run_id")
+        heading = column.replace("_", " ") if column.isidentifier() else column  # names out of data stay as they are
+        table.add_column(heading, justify="right", overflow="fold", no_wrap=column == "run_id")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    console = Console(markup=False)  # a note in square brackets is no style
+    console = Console(markup=False, emoji=False)  # a note in square brackets is no style, :cat: no picture
     if not console.is_terminal:
         console.width = _WIDE
     console.print(table)

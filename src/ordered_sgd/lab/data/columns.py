@@ -1,139 +1,143 @@
-"""CSV and Parquet files as features and labels."""
+"""What each column of a table is: numbers, words, or something that no model should see."""
 
-import csv
-import importlib
-import io
 import re
-from array import array
-from collections.abc import Iterable, Iterator
-from itertools import chain
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ordered_sgd.errors import ArgumentError, MissingExtraError, check_choice, message
-from ordered_sgd.lab.data.files import fault, opened, reason
+from ordered_sgd.errors import require
+from ordered_sgd.lab.data.delimited import MISSING
 
-FIX = "Correct the file."
-_LONGEST = 1 << 24  # characters of a line: a table has rows, not one endless one
-_INTEGER = re.compile(r"[+-]?\d{1,18}")
-_GAPS = ("", "na", "n/a", "nan", "null", "none", "?")
-_ENCODE = "Encode it as numbers, or name the column of labels with target=."
+Kind = Literal["number", "word", "left out"]
+GAP = "(missing)"  # the category of a word that is missing
+MOST_WORDS = 25  # categories of one column: rarer ones are merged
+_ENOUGH = 10  # rows from which on numbers that are all different can be told from an accident
+_POINT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(inf|infinity|INF|Inf|Infinity)$"
+_COMMA = r"^[+-]?(\d+,\d+|\d+)([eE][+-]?\d+)?$"
+_DATE = r"^\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?Z?$"
+_NAMED_LIKE_ONE = re.compile(r"(row_?)?(id|index|names?|no|number)|.*[_ ]id|unnamed: ?\d+|\.\.\.\d+", re.IGNORECASE)
 
 
-def read_csv(path: Path, target: str | int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Features (n, columns - 1) and labels (n,) of a CSV file, commas between values.
+class Column(NamedTuple):
+    """A column as a pandas Series of floats or categories, its kind, and a remark about it."""
 
-    The first row is a header if `target` is a name or one of its features is no number. Labels are integers where all
-    of them are, floats where all are numbers, else words.
+    values: Any
+    kind: Kind
+    remark: str = ""
+
+
+def typed(cells: Any, name: str) -> Column:
+    """What a pyarrow column is.
+
+    Numbers have NaN where one is missing. A column is left out if it tells nothing of a sample: it is constant, empty,
+    numbers the rows, or has another word in each.
     """
-    with opened(path, None) as handle:
-        text = io.TextIOWrapper(handle, encoding="utf-8-sig", newline="")
+    pa, pd = (require(package, extra="lab", where="load") for package in ("pyarrow", "pandas"))
+    if isinstance(cells, pa.ChunkedArray):
+        cells = cells.combine_chunks()
+    values, remark = numbers_of(pa, cells)
+    if values is None:
+        words = words_of(pa, cells)
+        return _judged_words(pd, words)
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Column(None, "left out", "empty")
+    if len(known) == len(values) and (known == known[0]).all():
+        return Column(None, "left out", "constant")
+    if why := _row_numbers(values, name):
+        return Column(None, "left out", why)
+    return Column(pd.Series(np.where(np.isfinite(values), values, np.nan)), "number", remark)
+
+
+def words_of(pa: Any, cells: Any) -> Any:
+    """A column as a dictionary of trimmed words, null where one is missing."""
+    compute = require("pyarrow.compute", extra="lab", where="load")
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type) if not pa.types.is_string(cells.type.value_type) else cells
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.cast(pa.string()).dictionary_encode()
+    distinct = compute.utf8_trim_whitespace(cells.dictionary.cast(pa.string()))
+    absent = compute.is_in(compute.utf8_lower(distinct), pa.array(MISSING))
+    distinct = compute.if_else(absent, pa.scalar(None, pa.string()), distinct)
+    return distinct.take(cells.indices).dictionary_encode()
+
+
+def numbers_of(pa: Any, cells: Any) -> tuple[Any, str]:
+    """The column as float64 with NaN for gaps, if it holds numbers or times; a remark where they are not plain ones."""
+    compute, kind = require("pyarrow.compute", extra="lab", where="load"), cells.type
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return (None, "") if pa.types.is_boolean(kind) else (np.full(len(cells), np.nan), "")
+    if pa.types.is_temporal(kind):
+        return _days(pa, cells), "as days"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return compute.cast(cells, pa.float64(), safe=False).to_numpy(zero_copy_only=False), ""
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)):
+        return None, ""
+    words = words_of(pa, cells)
+    distinct = words.dictionary
+    for pattern, remark in ((_POINT, ""), (_COMMA, "decimal commas"), (_DATE, "dates, as days")):
+        if not compute.all(compute.match_substring_regex(distinct, pattern)).as_py():
+            if len(distinct):
+                continue
+            return np.full(len(cells), np.nan), ""  # no word at all
         try:
-            return _parse(path, (row for row in csv.reader(_lines(path, text)) if row), target)
-        except (csv.Error, UnicodeError) as error:
-            raise fault(path, "be a CSV file in UTF-8", reason(error), FIX) from error
+            return _taken(_read(distinct.to_pylist(), remark), words), remark
+        except ValueError:  # the 31st of February
+            continue
+    return None, ""
 
 
-def read_parquet(path: Path, target: str | int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Features and labels of a Parquet file, through pandas."""
-    try:
-        frame = importlib.import_module("pandas").read_parquet(path)
-    except ImportError as error:  # pandas itself, or the engine that it reads Parquet with
-        got = f"no module {error.name!r}" if error.name else reason(error)
-        remedy = "Run: pip install pandas pyarrow"
-        raise MissingExtraError(message("load", "pandas", "be installed to read Parquet", got, remedy)) from error
-    except Exception as error:  # Parquet engines promise no exception types
-        raise fault(path, "be a Parquet file that pandas reads", reason(error), FIX) from error
-    names = [str(column) for column in frame.columns]
-    _check_size(path, len(names), len(frame))
-    place = column_number(path, names, target)
-    for at, name in enumerate(names):
-        if frame.iloc[:, at].isna().any():
-            raise fault(path, f"have no gaps in column {name[:40]!r}", "missing values", FIX)
-    columns = [frame.iloc[:, at].to_numpy() for at in range(len(names))]
-    for at, values in enumerate(columns):
-        if at != place and values.dtype.kind not in "biuf":
-            raise fault(path, f"hold numbers in column {names[at][:40]!r}", f"dtype {values.dtype}", _ENCODE)
-    with np.errstate(over="ignore"):  # what does not fit is refused when the samples are checked
-        x = np.stack([values.astype(np.float32) for at, values in enumerate(columns) if at != place], axis=1)
-    return x, columns[place]
+def _read(words: Sequence[str], remark: str) -> Any:
+    if remark.startswith("dates"):
+        pd = require("pandas", extra="lab", where="load")
+        times = pd.to_datetime(list(words), format="ISO8601", utc=True)
+        return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    return np.array([float(word.replace(",", ".")) for word in words], np.float64)
 
 
-def column_number(path: Path, names: list[str], target: str | int) -> int:
-    """The position of the column of labels, given by name or by number, negative from the end."""
-    if isinstance(target, str):
-        if target not in names:  # of a wide table the first are named
-            check_choice(f"load: {path}", "target", target, names[:100], "Name the column of the classes.")
-        return names.index(target)
-    if not -len(names) <= target < len(names):
-        got, remedy = f"{target} of {len(names)}", "Use target=-1 for the last column."
-        raise ArgumentError(message(f"load: {path}", "target", "be the name or the number of a column", got, remedy))
-    return target % len(names)
+def _taken(values: Any, words: Any) -> Any:
+    """The number of every row from those of the distinct words."""
+    places = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.append(np.asarray(values, np.float64), np.nan)[places]
 
 
-def _lines(path: Path, text: TextIO) -> Iterator[str]:
-    while line := text.readline(_LONGEST):
-        if len(line) == _LONGEST:
-            raise fault(path, f"have lines of less than {_LONGEST:,} characters", "a longer one", FIX)
-        yield line
+def _days(pa: Any, cells: Any) -> Any:
+    if pa.types.is_timestamp(cells.type) or pa.types.is_date(cells.type):
+        found = cells.cast(pa.timestamp("us", getattr(cells.type, "tz", None)), safe=False).cast(pa.int64())
+    else:
+        found = cells.cast(pa.int64(), safe=False) if not pa.types.is_time32(cells.type) else cells.cast(pa.int32())
+    return found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 86_400e6
 
 
-def _check_size(path: Path, columns: int, rows: int) -> None:
-    if columns < 2 or not rows:
-        got = f"{columns} columns and {rows} rows"
-        raise fault(path, "hold a column of labels, one of features at least, and rows", got, FIX)
+def _judged_words(pd: Any, words: Any) -> Column:
+    distinct, n = len(words.dictionary), len(words)
+    known = n - words.null_count
+    if not distinct:
+        return Column(None, "left out", "empty")
+    if distinct == 1 and known == n:
+        return Column(None, "left out", "constant")
+    if distinct == known and n >= _ENOUGH:
+        return Column(None, "left out", "text that is different in every row")
+    found = words.to_pandas()
+    found = found.cat.add_categories(GAP).fillna(GAP) if words.null_count else found
+    return Column(found.astype(object), "word", "")
 
 
-def _parse(path: Path, rows: Iterator[list[str]], target: str | int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    first = [cell.strip() for cell in next(rows, [])]
-    _check_size(path, len(first), 1)
-    place = column_number(path, first, target)
-    header = isinstance(target, str) or not all(_is_number(cell) for at, cell in enumerate(first) if at != place)
-    names = first if header else [str(at) for at in range(len(first))]
-    features, labels, words = array("d"), list[str](), dict[str, str]()
-    for number, row in enumerate(rows if header else chain([first], rows), start=2 if header else 1):
-        if len(row) != len(names):
-            raise fault(path, f"hold {len(names)} values in row {number}", len(row), FIX)
-        label = row[place].strip()
-        try:
-            features.extend(map(float, chain(row[:place], row[place + 1 :])))
-        except ValueError as error:
-            raise _odd_cell(path, names, row, number, place) from error
-        if label.lower() in _GAPS:
-            raise _odd_cell(path, names, row, number, place)
-        labels.append(words.setdefault(label, label))  # equal words once in memory
-    _check_size(path, len(names), len(labels))
-    with np.errstate(over="ignore"):  # what does not fit is refused when the samples are checked
-        x = np.frombuffer(features, np.float64).astype(np.float32)
-    return x.reshape(len(labels), -1), _typed(labels, words)
-
-
-def _odd_cell(path: Path, names: list[str], row: list[str], number: int, place: int) -> Exception:
-    """The fault of a row whose features are not all numbers, or whose label is not there."""
-    for at, cell in enumerate(row):
-        got = f"{cell[:40]!r} in row {number}"
-        if cell.strip().lower() in _GAPS:
-            return fault(path, f"have no gaps in column {names[at][:40]!r}", got, FIX)
-        if at != place and not _is_number(cell):
-            return fault(path, f"hold numbers in column {names[at][:40]!r}", got, _ENCODE)
-    raise AssertionError("a row without a fault")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _typed(labels: list[str], words: Iterable[str]) -> NDArray[Any]:
-    """Labels as integers if all of them are, else as floats if all are numbers, else as words."""
-    if all(_INTEGER.fullmatch(word) for word in words):
-        return np.array([int(label) for label in labels], np.int64)
-    if all(_is_number(word) for word in words):
-        return np.array([float(label) for label in labels], np.float64)
-    return np.array(labels, dtype=object)
+def _row_numbers(values: Any, name: str) -> str:
+    """Why these numbers are no feature: they count the rows, in any order, or are keys by their name; else nothing."""
+    n = len(values)
+    if not np.isfinite(values).all() or not (values == np.floor(values)).all():
+        return ""
+    ordered = np.sort(values)
+    if abs(ordered[[0, -1]]).max() > 2**53:  # not every whole number is one of float64
+        return ""
+    if n > 1 and (np.diff(ordered) == 0).any():
+        return ""
+    counts = bool((np.diff(ordered) == 1).all())
+    unnamed = not name.strip()
+    if counts and ordered[0] in (0, 1) and (unnamed or n >= _ENOUGH):
+        return "it numbers the rows"
+    if n >= _ENOUGH and (unnamed or _NAMED_LIKE_ONE.fullmatch(name.strip())):
+        return "a different whole number in every row, and its name" if not unnamed else "it numbers the rows"
+    return ""

@@ -1,6 +1,7 @@
-"""A user's own data, in arrays or in a file, as a `Dataset`."""
+"""A user's own data, in arrays or in a file, as a `Dataset`: which file, and which part of it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ordered_sgd.errors import ArgumentError, DataError, check_choice, message
-from ordered_sgd.lab.data.columns import FIX, read_csv, read_parquet
 from ordered_sgd.lab.data.dataset import Dataset, Split
+from ordered_sgd.lab.data.delimited import FIX
 from ordered_sgd.lab.data.files import opened
+from ordered_sgd.lab.data.naming import beside
 from ordered_sgd.lab.data.npz import read_npz
+from ordered_sgd.lab.data.table import as_read, fitted, read_sheet
+from ordered_sgd.lab.data.target import Task
 
-SUFFIXES = (".npz", ".csv", ".parquet")
+SUFFIXES = (".npz", ".csv", ".parquet", ".pq", ".tsv", ".tab", ".txt", ".data", ".dat", ".tra", ".test", ".tst", ".gz")
+_REFUSED = (".xlsx", ".xls", ".ods", ".json", ".jsonl", ".feather", ".arff", ".zip", ".bz2", ".xz", ".h5", ".hdf5")
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
 _CHANNELS = (1, 3, 4)
 
@@ -60,24 +65,55 @@ def from_arrays(
     return Dataset(samples, labels, names, name, split)
 
 
-def read_table(path: Path, split: Split, target: str | int, *, seed: int = 0) -> Dataset:
-    """The training or test part of a user's .npz, CSV or Parquet file.
+def is_file_name(name: str | Path) -> bool:
+    """Whether this names a file of the user's: by its ending, by a folder in it, or because it is there.
+
+    >>> is_file_name("pets.csv"), is_file_name("data/adult.data.gz"), is_file_name("mnist")
+    (True, True, False)
+    """
+    path = Path(name).expanduser()
+    known = path.suffix.lower() in (*SUFFIXES, *_REFUSED)
+    return isinstance(name, Path) or known or len(path.parts) > 1 or path.is_file()
+
+
+def read_table(path: Path, split: Split, target: str | int = -1, *, seed: int = 0, task: Task = "auto") -> Dataset:
+    """The training or test part of a user's .npz, text or Parquet file.
 
     A .npz file with the arrays x_train, y_train, x_test and y_test has its own parts. Of any other the test part is a
-    fifth chosen by `held_out`, the training part the rest.
+    fifth chosen by `held_out`, the training part the rest. The columns of a table are encoded, filled in and
+    standardised by what the training part holds.
     """
+    _check_there(path)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path, split, seed)
+    sheet = read_sheet(path, target, task)
+    test = held_out(sheet.y, stratify=bool(sheet.classes), seed=seed)
+    if not test.any() or test.all():
+        got = f"{len(test)} samples of {len(sheet.classes) or 'no'} classes"
+        rule = "have samples for a training and a test part"
+        raise DataError(message("load", f"the target in {path}", rule, got, "Use a larger table."))
+    data = as_read(sheet)
+    train, tested = fitted(data.take(np.flatnonzero(~test)), data.take(np.flatnonzero(test)))
+    return train if split == "train" else replace(tested, split="test")
 
+
+def _check_there(path: Path) -> None:
+    """Refuse a path at which no file of a known kind lies; the message names the files beside it."""
+    if not path.exists():
+        got, remedy = beside(path, SUFFIXES)
+        raise DataError(message("load", str(path), "exist", got, remedy))
+    if path.suffix.lower() in _REFUSED:
+        rule = "be a table in text, Parquet or .npz"
+        raise DataError(message("load", str(path), rule, path.suffix, "Save it as .csv; .gz is the one packing read."))
+    with opened(path, None):
+        pass  # a file, and open to us
+
+
+def _read_npz(path: Path, split: Split, seed: int) -> Dataset:
     def fail(what: str, rule: str, got: object, remedy: str) -> Exception:
         return DataError(message("load", f"{what} in {path}", rule, got, remedy))
 
-    with opened(path, None):
-        pass  # it is there, and a file
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        arrays = read_npz(path, (_PARTS, ("x", "y")))
-    else:
-        x, y = (read_csv if suffix == ".csv" else read_parquet)(path, target)
-        arrays = {"x": x, "y": y}
+    arrays = read_npz(path, (_PARTS, ("x", "y")))
     keys = [key for key in arrays if key.startswith("y")]
     for key in keys:
         rows = len(arrays["x" + key[1:]])

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from ordered_sgd.errors import DataError, check_choice, message, require
 from ordered_sgd.lab.data.catalog import CATALOG, IDX_FILES, Entry, data_root, find
 from ordered_sgd.lab.data.cifar import read_batch
-from ordered_sgd.lab.data.custom import SUFFIXES, held_out, read_table
+from ordered_sgd.lab.data.custom import held_out, is_file_name, read_table
 from ordered_sgd.lab.data.dataset import Dataset, Split
 from ordered_sgd.lab.data.figure1 import figure1
 from ordered_sgd.lab.data.files import fault
 from ordered_sgd.lab.data.idx import read_images, read_labels
 from ordered_sgd.lab.data.semeion import included_semeion, read_order, read_semeion
 from ordered_sgd.lab.data.svhn import read_svhn
+from ordered_sgd.lab.data.target import Task
 
 _SPLITS: tuple[Split, ...] = ("train", "test")
 _ADJECTIVE = {"train": "training", "test": "test"}
@@ -25,7 +26,13 @@ Arrays = tuple[NDArray[Any], NDArray[Any]]
 
 
 def load(
-    name: str | Path, split: Split = "train", partial: bool = False, *, target: str | int = -1, seed: int = 0
+    name: str | Path,
+    split: Split = "train",
+    partial: bool = False,
+    *,
+    target: str | int = -1,
+    seed: int = 0,
+    task: Task = "auto",
 ) -> Dataset:
     """A data set in memory: images as uint8 (n, channels, height, width), tables and points as floats (n, features).
 
@@ -34,20 +41,23 @@ def load(
     name
         ``"semeion"``, which comes with the package; ``"mnist"``, ``"kmnist"``, ``"fashion-mnist"``, ``"cifar10"``,
         ``"cifar100"``, ``"svhn"``, read from `data_root`; ``"digits"``, which scikit-learn brings; ``"figure1a"`` to
-        ``"figure1d"``, which are drawn; or the path of a .npz, .csv or .parquet file.
+        ``"figure1d"``, which are drawn; or the path of a .npz file, of a table in text (.csv, .tsv, .data, ..., packed
+        with gzip or not) or of a Parquet file.
     split
         ``"train"`` or ``"test"``, as published. Semeion: the first 1000 of the authors' permutation, and the other
         593. Digits: `tables.held_out`, 359 of 1797 for the test. Figure 1: the test part is a second draw. A file: its
-        own parts, if it is a .npz file with the arrays x_train, y_train, x_test and y_test; of arrays x and y, of CSV
-        and of Parquet a fifth is held out for the test by `tables.held_out`, of each class or, for regression, of all.
+        own parts, if it is a .npz file with the arrays x_train, y_train, x_test and y_test; of arrays x and y and of a
+        table a fifth is held out for the test by `tables.held_out`, of each class or, for regression, of all.
     partial
         Whether a set of which only part is here is welcome; its `missing` then says what is not. Without it that is an
         error.
     target
-        Of a CSV or Parquet file the column of labels, by name or by number; the last one unless told otherwise. Words
-        and integers are classes, other numbers are targets of a regression; all other columns are features.
+        Of a table the column of labels, by name or by number; the last one unless told otherwise. Words and a few
+        whole numbers are classes, other numbers are targets of a regression; all other columns are features.
     seed
         Which fifth is held out, and what is drawn for Figure 1; a published split does not depend on it.
+    task
+        Of a table whether the target is ``"classification"`` or ``"regression"``; ``"auto"`` looks at its values.
 
     Raises
     ------
@@ -62,12 +72,10 @@ def load(
     ((200, 2), ('0', '1'), np.int64(4))
     """
     check_choice("load", "split", split, _SPLITS)
-    if str(name) not in CATALOG and (isinstance(name, Path) or Path(name).suffix.lower() in SUFFIXES):
-        path = Path(name).expanduser()
-        check_choice("load", f"the suffix of {path}", path.suffix.lower(), SUFFIXES)
-        return read_table(path, split, target, seed=seed)
+    if str(name) not in CATALOG and is_file_name(name):
+        return read_table(Path(name).expanduser(), split, target, seed=seed, task=task)
     near = str(name).lower().replace("_", "-")
-    remedy = f"Did you mean {near!r}?" if near in CATALOG else f"A file's name ends in {', '.join(SUFFIXES)}."
+    remedy = f"Did you mean {near!r}?" if near in CATALOG else "Of a file give the path, such as pets.csv."
     check_choice("load", "name", str(name), tuple(CATALOG), remedy)
     entry = CATALOG[str(name)]
     if not entry.downloads:

@@ -54,15 +54,21 @@ def pack_tracker(tracker: SelectionTracker, data: Dataset) -> bytes:
     state = {name: np.asarray(value) for name, value in tracker.state_dict().items()}
     with np.errstate(over="ignore"):  # of a run that diverged they may be infinite
         state |= {name: state[name].astype(np.float32) for name in ("mean", "squares")}
-    state |= {"y": data.y.astype(np.int32), "classes": np.array(data.classes), "hardest": tracker.hardest(HARDEST)}
+    state["hardest"] = tracker.hardest(HARDEST)
+    if data.classes:
+        state |= {"y": data.y.astype(np.int32), "classes": np.array(data.classes)}
     if data.images:
         state["images"] = data.x[state["hardest"]]
     return pack(**state)
 
 
+def _listed(names: NDArray[Any] | None) -> list[str] | None:
+    return None if names is None else names.tolist()
+
+
 def unpack_tracker(content: bytes) -> Tracked:
     """What `pack_tracker` was given, as far as it is kept."""
     state = unpack(content)
-    tracker = SelectionTracker(int(state["n"]), y=state["y"], classes=state["classes"].tolist())
+    tracker = SelectionTracker(int(state["n"]), y=state.get("y"), classes=_listed(state.get("classes")))
     tracker.load_state_dict(state)
     return Tracked(tracker, state["hardest"], state.get("images"))

@@ -28,6 +28,12 @@ class EpochRow:
         other, both ways; and the expected calibration error.
     diverged
         Whether a loss was not finite: then the run ends here, and the other numbers are None.
+    balanced_accuracy, recalls, auc
+        Of a table with classes: the mean of the recalls on the test set in [0, 1], the recall of each class in their
+        order separated by blanks, and with two classes the area under the ROC curve.
+    r2, mae
+        Of a regression, on the test set: its `test_error` is the share of the variance that is not explained,
+        100 (1 - R²), and the mean absolute error is in units of the target.
     scored, recall
         Of ``engine="memory"``: samples that were scored, and the share of the q largest losses of a batch that was
         found, as it is estimated: the mean over the batches in which an estimate was known.
@@ -54,3 +60,8 @@ class EpochRow:
     diverged: bool = False
     scored: int | None = None
     recall: float | None = None
+    balanced_accuracy: float | None = None
+    recalls: str = ""
+    auc: float | None = None
+    r2: float | None = None
+    mae: float | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,23 +14,27 @@ from ordered_sgd import theory
 from ordered_sgd.diagnostics.calibration import best_temperature, calibration_error, cross_entropy
 from ordered_sgd.engines.auto import convolves_channels_last
 from ordered_sgd.hinge import multiclass_hinge
+from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.data.source import Batch
 from ordered_sgd.lab.experiments.epoch import EpochRow
+from ordered_sgd.lab.experiments.judged import MOST, of_classes, of_regression
 from ordered_sgd.lab.experiments.spec import Loss
 
 AT_ONCE = 128  # samples: what a convolution makes of more does not stay in the processor's caches
 
 
 class Scores(NamedTuple):
-    """Of every sample: class scores (n, classes), loss (n,), label (n,)."""
+    """Of every sample: class scores (n, classes) or what is predicted (n, 1), loss (n,), label or target (n,)."""
 
     scores: NDArray[np.float32]
     losses: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
 
     @property
     def error(self) -> float:
-        """Share of wrong answers in percent."""
+        """Share of wrong answers in percent; of a regression that of the variance which is not explained."""
+        if self.y.dtype.kind == "f":
+            return 100 * (1 - of_regression(self.scores[:, 0], self.y)[0])
         return 100 * float((self.scores.argmax(axis=1) != self.y).mean())
 
 
@@ -53,7 +57,8 @@ def scores_of(model: nn.Module, source: Iterable[Batch], criterion: Callable[[Te
     finally:
         model.train(was_training)
     outputs, losses, y = (torch.cat(part).cpu() for part in zip(*found, strict=True))
-    return Scores(two_columns(outputs).numpy(), losses.numpy(), y.numpy())
+    columns = outputs.reshape(len(y), -1) if y.is_floating_point() else two_columns(outputs)
+    return Scores(columns.numpy(), losses.numpy(), y.numpy())
 
 
 def two_columns(outputs: Tensor) -> Tensor:
@@ -63,6 +68,7 @@ def two_columns(outputs: Tensor) -> Tensor:
 
 def measured(row: EpochRow, sums: Mapping[str, float], train: Scores | None, test: Scores, *, s: int) -> EpochRow:
     """The row of an epoch with its numbers, from sums over batches of s and the scores of both sets at its end."""
+    predicts = test.y.dtype.kind == "f"
     return replace(
         row,
         seconds=sums["seconds"],
@@ -75,12 +81,23 @@ def measured(row: EpochRow, sums: Mapping[str, float], train: Scores | None, tes
         ordered_risk=None if train is None else theory.ordered_risk(train.losses, s, row.q),
         test_error=test.error,
         test_loss=float(test.losses.mean(dtype="float64")),
-        test_cross_entropy=cross_entropy(test.scores, test.y),
-        test_cross_entropy_scaled=scaled_cross_entropy(test),
-        calibration_error=calibration_error(test.scores, test.y),
+        test_cross_entropy=None if predicts else cross_entropy(test.scores, test.y),
+        test_cross_entropy_scaled=None if predicts else scaled_cross_entropy(test),
+        calibration_error=None if predicts else calibration_error(test.scores, test.y),
         scored=round(sums["scored"]) if "scored" in sums else None,
         recall=sums["found"] / sums["measured"] if sums.get("measured") else None,
     )
+
+
+def judged(row: EpochRow, test: Scores, data: Dataset) -> EpochRow:
+    """The row with what a regression is judged by, or the classes of a table."""
+    if not data.classes:
+        r2, mae = of_regression(test.scores[:, 0], test.y)
+        return replace(row, r2=r2, mae=mae * data.scale[1])
+    if data.table is None or len(data.classes) > MOST:
+        return row
+    found = of_classes(test.scores, test.y)
+    return replace(row, balanced_accuracy=found.balanced_accuracy, recalls=found.text, auc=found.auc)
 
 
 def scaled_cross_entropy(scored: Scores) -> float | None:
@@ -96,11 +113,23 @@ def scaled_cross_entropy(scored: Scores) -> float | None:
     return sum(parts) / len(y)
 
 
-def criterion_for(loss: Loss, *, mixed: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
-    """The per-sample loss of a spec; `mixed` labels are shares of every class, as mixup gives them."""
+def criterion_for(
+    loss: Loss, *, mixed: bool = False, weights: Tensor | None = None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The per-sample loss of a spec.
+
+    `mixed` labels are shares of every class, as mixup gives them; `weights` of the classes multiply the losses.
+    """
     if mixed:
         return mixed_loss
-    return _CRITERIA[loss]
+    if weights is None:
+        return _CRITERIA[loss]
+    plain = _CRITERIA[loss]
+
+    def weighted(outputs: Tensor, y: Tensor) -> Tensor:
+        return plain(outputs, y) * weights.to(y.device)[y]
+
+    return weighted
 
 
 def mixed_loss(outputs: Tensor, shares: Tensor) -> Tensor:
@@ -122,9 +151,14 @@ def _binary(outputs: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
 
 
+def _squared(outputs: Tensor, y: Tensor) -> Tensor:
+    return (outputs.reshape(y.shape) - y).square() / 2
+
+
 _CRITERIA: dict[Loss, Callable[[Tensor, Tensor], Tensor]] = {
     "cross-entropy": _cross_entropy,
     "hinge-sum": multiclass_hinge,
     "hinge-mean": _mean_hinge,
     "binary": _binary,
+    "squared": _squared,
 }

@@ -15,7 +15,15 @@ from ordered_sgd.lab.experiments.store import Run
 
 NUMBERS = tuple(field.name for field in fields(EpochRow))
 COLUMNS = ("run_id", "spec", "method", "seed", *NUMBERS, "versions")
-_LATER = ("scored", "recall")  # columns that older files do not have
+_LATER = (
+    "scored",
+    "recall",
+    "balanced_accuracy",
+    "recalls",
+    "auc",
+    "r2",
+    "mae",
+)  # columns that older files do not have
 
 
 def flat_rows(runs: Iterable[Run], digits: int | None = None) -> Iterator[dict[str, Any]]:
@@ -88,7 +96,7 @@ def _whether(text: str) -> bool:
 
 _COUNTS = ("epoch", "q", "samples", "backpropagated", "scored")
 _PARSE: dict[str, Any] = {name: int if name in _COUNTS else float for name in NUMBERS}
-_PARSE |= {"engine": str, "diverged": _whether}
+_PARSE |= {"engine": str, "recalls": str, "diverged": _whether}
 
 
 def _over(run: Run) -> bool:

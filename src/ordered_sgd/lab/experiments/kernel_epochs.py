@@ -13,12 +13,12 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.data.source import Batch, BatchSource
 from ordered_sgd.lab.experiments.evaluate import Scores, scores_of
 from ordered_sgd.lab.experiments.plan import rule_for
-from ordered_sgd.lab.experiments.setting import Setting, Trained
+from ordered_sgd.lab.experiments.setting import Setting, Trained, weights_for
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.models.linear import LinearModel
 from ordered_sgd.policy import Policy
 
-_LOSSES = {"cross-entropy": "log_loss", "hinge-sum": "hinge", "hinge-mean": "hinge"}
+_LOSSES = {"cross-entropy": "log_loss", "hinge-sum": "hinge", "hinge-mean": "hinge", "squared": "squared_error"}
 
 
 class KernelEpochs:
@@ -38,7 +38,10 @@ class KernelEpochs:
         x = setting.train_set.x if as_stored else torch.cat([batch.x for batch in setting.plain]).numpy()
         self.x, self.y = np.ascontiguousarray(x.reshape(n, -1)), setting.train_set.y.astype(np.float32)
         share = 1 / len(setting.train_set.classes) if spec.loss == "hinge-mean" else 1.0
+        weights = weights_for(spec, setting.train_set)
         self.weight = np.full(n, share, np.float32)
+        if weights is not None:
+            self.weight *= weights.numpy()[setting.train_set.y]
         self.objective = Objective(
             _LOSSES[spec.loss],  # type: ignore[arg-type]
             l2=spec.weight_decay,
@@ -54,7 +57,17 @@ class KernelEpochs:
         )
         self.rng = np.random.default_rng(spec.seed)  # draws the order that the batch source would draw
         self.trained = 0  # epochs
+        self._compile()
         self._kept: dict[BatchSource, list[Batch]] = {}  # as floats: converting them takes longer than scoring them
+
+    def _compile(self) -> None:
+        """One batch on a copy of the weights, so that compiling the kernels is in no run's time."""
+        from ordered_sgd.linear.kernels import train_epoch
+        from ordered_sgd.linear.objective import Batches, State
+
+        s = self.setting.source.s
+        copy = State.start(self.state.coef, self.state.intercept)
+        train_epoch(self.x, self.y, self.weight, copy, self.objective, Batches(np.arange(s), s, s, s), lr=0.0)
 
     def train(self, epoch: int, rate: float) -> Iterator[Trained]:
         """The whole epoch at once, unless a saved state has it already."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ordered_sgd.lab.data.catalog import CATALOG
 from ordered_sgd.lab.data.dataset import Split
 from ordered_sgd.lab.data.noise import flip_labels
 from ordered_sgd.lab.data.protocol import Recipe
+from ordered_sgd.lab.data.table import fitted
 from ordered_sgd.lab.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.kernel_epochs import linear_layer
@@ -159,16 +160,17 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
     Without a published split the seed draws it, so that the spread over seeds includes the choice of test samples.
 
     `train_size` takes the first samples of a shuffle that depends on the data set only. `validation` then holds out a
-    share by the seed, and the test set is not used. `flipped` finally changes labels, of the training set only. If only
-    part of a published set is here, the spec must state the number of samples.
+    share by the seed, and the test set is not used. Columns of a table are encoded, filled in and standardised by what
+    is then left to train on, and so are the targets of a regression. `flipped` finally changes labels, of the training
+    set only. If only part of a published set is here, the spec must state the number of samples.
     """
     train, test, model = _loaded(spec) if given is None else Problem(*given)
     if train.partial and (spec.train_size is None or spec.train_size > len(train)):
         remedy = f"Run: osgd data fetch {spec.data}, or ask for what is here: --train-size {len(train)}"
         raise ArgumentError(message("problem_for", spec.data, "be whole", f"all but {train.missing}", remedy))
-    if len(train.classes) < 2:
-        got = f"{train.classes[0]!r} alone" if train.classes else "numbers to be predicted"
+    if len(train.classes) == 1:
         remedy = "Give it a column of classes with --target."
+        got = f"{train.classes[0]!r} alone"
         raise ArgumentError(message("problem_for", str(train.label), "hold two classes or more", got, remedy))
     if spec.train_size is not None and spec.train_size < len(train):
         train = train.take(np.random.default_rng(0).permutation(len(train))[: spec.train_size])
@@ -176,6 +178,11 @@ def problem_for(spec: ExperimentSpec, given: tuple[Dataset, Dataset] | None = No
         order = np.random.default_rng(spec.seed).permutation(len(train))
         cut = len(train) - max(1, round(spec.validation * len(train)))
         train, test = train.take(order[:cut]), replace(train.take(order[cut:]), split="test")
+    if spec.train_size is not None or spec.validation > 0:
+        train, test = fitted(train, test)  # by what is left to train on
+    if not train.classes:
+        scale = float(train.y.mean()), float(train.y.std()) or 1.0
+        train, test = train.standardised(scale), test.standardised(scale)
     if spec.flipped > 0:
         train, _ = flip_labels(train, spec.flipped, np.random.default_rng(spec.seed))
     return Problem(train, test, model)
@@ -189,9 +196,22 @@ def check_fit(spec: ExperimentSpec, problem: Problem) -> None:
             model = model_for(spec, train)
     else:
         scaled = still(train, Recipe(changes_for(spec, train).scaling), spec.seed)
-        check_model(spec.data, model, next(iter(scaled)).x[:2], len(train.classes))
+        check_model(spec.data, model, next(iter(scaled)).x[:2], max(1, len(train.classes)))
+    _check_loss(spec, train)
     if spec.engine_used.compiled:
         linear_layer(spec, model)
+
+
+def _check_loss(spec: ExperimentSpec, train: Dataset) -> None:
+    """Refuse a loss for classes on a regression, and the other way round."""
+    if bool(train.classes) == (spec.loss == "squared"):
+        what = "classes" if train.classes else "numbers to be predicted"
+        remedy = "Use model logistic, svm or mlp." if train.classes else "Use model linear or mlp."
+        got = f"model {spec.model} and loss {spec.loss} for {what}"
+        raise ArgumentError(message("problem_for", str(train.label), "fit the model and its loss", got, remedy))
+    if spec.class_weight != "none" and (not train.classes or spec.loss == "binary"):
+        remedy = "Leave class_weight out."
+        raise ArgumentError(message("problem_for", "class_weight", "be used with classes", f"{spec.loss} loss", remedy))
 
 
 def counted(spec: ExperimentSpec) -> ExperimentSpec:
@@ -206,8 +226,8 @@ def _loaded(spec: ExperimentSpec) -> Problem:
     if is_function(spec.data):
         torch.manual_seed(spec.seed)  # the function makes the model
         return own_problem(spec.data, seed=spec.seed)
-    target: str | int = int(spec.target) if spec.target.lstrip("-").isdigit() else spec.target
-    train, test = (load(spec.data, split, partial=True, target=target, seed=spec.seed) for split in SPLITS)
+    given: dict[str, Any] = {"target": spec.target, "seed": spec.seed, "task": spec.task}
+    train, test = (load(spec.data, split, partial=True, **given) for split in SPLITS)
     return Problem(train, test)
 
 

@@ -12,6 +12,7 @@ from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.data.protocol import Recipe, Scaling, recipe
 from ordered_sgd.lab.data.source import BatchSource
 from ordered_sgd.lab.experiments.evaluate import Scores, criterion_for
+from ordered_sgd.lab.experiments.judged import class_weights
 from ordered_sgd.lab.experiments.plan import EVALUATE
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.models import build, channels_last
@@ -39,7 +40,7 @@ class Setting:
         torch.manual_seed(spec.seed)  # weights and dropout draw from torch's own generator
         self.spec, self.train_set = spec, train
         self.model, changes = own_model or model_for(spec, train), changes_for(spec, train)
-        self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None)
+        self.criterion = criterion_for(spec.loss, mixed=changes.mixup is not None, weights=weights_for(spec, train))
         self.source = BatchSource.by_recipe(train, min(spec.s, len(train)), changes, rng=spec.seed)
         self.scaling = Recipe(changes.scaling)
         self.plain, self.test = still(train, self.scaling, spec.seed), still(test, changes, spec.seed)
@@ -85,12 +86,21 @@ class Epochs(Protocol):
 
 def model_for(spec: ExperimentSpec, train: Dataset) -> nn.Module:
     """A new model of the kind that the spec names, or an error if it does not fit the data."""
-    return channels_last(build(spec.model, train.x.shape[1:], len(train.classes), **dict(spec.model_options)))
+    return channels_last(build(spec.model, train.x.shape[1:], max(1, len(train.classes)), **dict(spec.model_options)))
+
+
+def weights_for(spec: ExperimentSpec, train: Dataset) -> Tensor | None:
+    """The weight of each class in the loss, or None."""
+    if spec.class_weight == "none":
+        return None
+    return torch.from_numpy(class_weights(train.y, len(train.classes)))
 
 
 def changes_for(spec: ExperimentSpec, train: Dataset) -> Recipe:
-    """How samples are scaled and augmented; columns of a user's own table are standardized."""
+    """How samples are scaled and augmented; columns of a user's own arrays are standardized, those of a table are."""
     known = recipe(spec.data, spec.augment)
+    if train.table is not None:
+        return known
     return known if train.images or spec.data in CATALOG else Recipe(standard_scaling(train))
 
 

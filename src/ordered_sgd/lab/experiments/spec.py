@@ -9,20 +9,23 @@ from typing import Any, Literal, get_args
 
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.lab.data.protocol import KINDS, Kind
+from ordered_sgd.lab.data.target import Task
 from ordered_sgd.lab.experiments.spec_engines import ENGINES, OPTIONS, SpecEngine
-from ordered_sgd.rules import RULES, AccuracyRule, Rule, check_q
+from ordered_sgd.rules import RULES, AccuracyRule, LossMassRule, Rule, check_q
 
 Method = Literal["sgd", "ordered", "random", "infobatch", "last-losses", "sampler", "infobatch-sampler"]
-Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary"]
+Loss = Literal["cross-entropy", "hinge-sum", "hinge-mean", "binary", "squared"]
 METHODS: tuple[Method, ...] = get_args(Method)
 SAMPLED: tuple[Method, ...] = ("sampler", "infobatch-sampler")  # load only what they pick
 REPLAYED: tuple[Method, ...] = ("random", "last-losses")  # repeat q and learning rate of an ordered run
-LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary")
+LOSSES: tuple[Loss, ...] = ("cross-entropy", "hinge-sum", "hinge-mean", "binary", "squared")
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "augment": KINDS,
     "loss": LOSSES,
     "method": METHODS,
     "optimizer": ("sgd", "adam"),
+    "task": ("auto", "classification", "regression"),
+    "class_weight": ("none", "balanced"),
     "accuracy": ("epoch", "pass", "clean"),
     "engine": tuple(ENGINES),
 }
@@ -40,6 +43,9 @@ class ExperimentSpec:
     data, target, augment
         A name that `lab.data.load` knows, a file and its label column, or ``package.module:function``; and the kind of
         augmentation (`lab.data.protocol`).
+    task, class_weight
+        Of a table ``"classification"`` or ``"regression"``; ``"auto"`` looks at the target. ``"balanced"`` weighs each
+        loss by n / (classes * samples of its class), ``"none"`` does not.
     fingerprint
         Identifies data without a published name: if the file changes, it is a different run.
     train_size, validation
@@ -49,7 +55,8 @@ class ExperimentSpec:
     model, model_options
         A name that `ordered_sgd.lab.models.build` knows, and its options as pairs.
     loss
-        ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` is for Figure 1.
+        ``"hinge-sum"`` is the paper's text, ``"hinge-mean"`` the authors' scripts, ``"binary"`` is for Figure 1,
+        ``"squared"`` for a regression: half the square of the residual, in standard deviations of the target.
     method
         ``"ordered"``, plain ``"sgd"``, or ``"random"``: q random samples, with the q of `path`. Two baselines choose
         samples before computing anything (`lab.experiments.baselines`): ``"infobatch"``, and ``"last-losses"``, which
@@ -93,6 +100,8 @@ class ExperimentSpec:
 
     data: str = "digits"
     target: str = "-1"
+    task: Task = "auto"
+    class_weight: str = "none"
     augment: Kind = "none"
     fingerprint: str = ""
     train_size: int | None = None
@@ -225,9 +234,13 @@ class ExperimentSpec:
         words: list[str] = [self.method]
         if self.optimizer == "adam":
             words = ["adam"] if self.method == "sgd" else [self.method, "adam"]
+        if self.class_weight != "none":
+            words.append(f"{self.class_weight} weights")
         if self.method == "ordered":
             if self.fixed_q is not None:
                 words.append(f"q={self.q!r}" if self.q == 1 else f"q={self.q:g}")  # 1 keeps one sample, 1.0 all
+            elif isinstance(self.q, LossMassRule):
+                words.append("loss mass")
             if self.engine_used.named:
                 options = self._changed(self.engine_used.options)
                 shown = [(self.engine_used.options[name], value) for name, value in options.items()]

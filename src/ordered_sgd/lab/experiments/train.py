@@ -14,7 +14,7 @@ from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
 from ordered_sgd.lab.experiments.artifacts import BOUNDARY, SELECTION, TRACKER, grid_around, pack, pack_tracker
 from ordered_sgd.lab.experiments.epoch import EpochRow
-from ordered_sgd.lab.experiments.evaluate import measured
+from ordered_sgd.lab.experiments.evaluate import judged, measured
 from ordered_sgd.lab.experiments.kernel_epochs import KernelEpochs
 from ordered_sgd.lab.experiments.plan import HIDDEN_RULE_FROM, learning_rate, rule_for
 from ordered_sgd.lab.experiments.sampled_epochs import SampledEpochs
@@ -82,14 +82,16 @@ class Training:
         train = None
         if not spec.timed or self.epoch == spec.epochs or (accuracy is None and judges):
             train = self.runner.scores(self.setting.plain)
-            accuracy = 1 - train.error / 100 if accuracy is None else accuracy
+            if accuracy is None and self.train_set.classes:
+                accuracy = 1 - train.error / 100
         test = self.runner.scores(self.setting.test)
         if not (np.isfinite(test.scores).all() and np.isfinite(test.losses).all()):
             raise NonFiniteLossError  # in the last step, whose losses nobody took
         self.runner.ordered.end_epoch(accuracy)
         self.decayed = self.decayed or (spec.hidden_rule and accuracy is not None and accuracy >= HIDDEN_RULE_FROM)
         row = EpochRow(self.epoch, q, rate, self.engine, train_accuracy=accuracy)
-        return measured(row, self.sums, train, test, s=self.setting.source.s)
+        row = measured(row, self.sums, train, test, s=self.setting.source.s)
+        return judged(row, test, self.test_set)
 
     def artifacts(self) -> dict[str, bytes]:
         """Beside the epochs: how often each sample was kept, if not always; its losses; the boundary in a plane."""
@@ -109,8 +111,8 @@ class Training:
         return learning_rate(self.spec, self.epoch, decayed=self.decayed)
 
     def _accuracy(self) -> float | None:
-        """Training accuracy: counted in the epoch, or by a second pass; None: that of the scores."""
-        if self.spec.accuracy == "clean":
+        """Training accuracy: counted in the epoch, or by a second pass; None: that of the scores, or a regression."""
+        if self.spec.accuracy == "clean" or not self.train_set.classes:
             return None
         if self.spec.accuracy == "epoch" and not np.isnan(self.sums["correct"]):
             return self.sums["correct"] / self.sums["samples"]
@@ -155,4 +157,6 @@ def _tracker(spec: ExperimentSpec, train: Dataset) -> SelectionTracker | None:
     shown = spec.method == "ordered" and spec.seed == 0 and spec.validation == 0
     if not shown or spec.augment == "mixup" or len(train) > _TRACKED:  # a mixed sample has two labels
         return None
+    if not train.classes:
+        return SelectionTracker(len(train))
     return SelectionTracker(len(train), y=train.y, classes=train.classes)

@@ -12,11 +12,22 @@ from torch import nn
 from ordered_sgd.errors import ArgumentError, check_choice, message
 from ordered_sgd.lab.models.lenet import LeNet
 from ordered_sgd.lab.models.linear import LinearModel
+from ordered_sgd.lab.models.mlp import MLP
 from ordered_sgd.lab.models.plane import Figure1Network, Panel
 from ordered_sgd.lab.models.preact_resnet import PreActResNet18
 from ordered_sgd.lab.models.wide_resnet import WideResNet
 
-__all__ = ["MODELS", "Figure1Network", "LeNet", "LinearModel", "PreActResNet18", "WideResNet", "build", "channels_last"]
+__all__ = [
+    "MLP",
+    "MODELS",
+    "Figure1Network",
+    "LeNet",
+    "LinearModel",
+    "PreActResNet18",
+    "WideResNet",
+    "build",
+    "channels_last",
+]
 
 Shape = tuple[int, ...]  # of one sample
 Arguments = dict[str, Any]
@@ -28,11 +39,12 @@ def build(name: str, shape: Shape, classes: int, **options: Any) -> nn.Module:
     Parameters
     ----------
     name : str
-        A key of `MODELS`. ``"logistic"`` and ``"svm"`` are the same model with different losses.
+        A key of `MODELS`. ``"logistic"``, ``"svm"`` and ``"linear"`` (of a regression) are the
+        same model with different losses.
     shape : tuple of int
         Shape of one sample: (channels, height, width), or (features,).
     classes : int
-        Number of classes.
+        Number of classes; 1 for a regression.
     **options
         Options of the model: ``hidden=1024, dropout=0.5`` for the LeNet of the authors' scripts, ``norm="group"``, ...
 
@@ -71,7 +83,7 @@ def _of_vectors(name: str, shape: Shape, classes: int) -> Arguments:
 
 def _of_images(name: str, shape: Shape, classes: int) -> Arguments:
     if len(shape) != 3:
-        remedy = "Use logistic or svm for tables."
+        remedy = "Use logistic, svm or mlp for tables."
         raise ArgumentError(message("build", f"shape for {name}", "be (channels, height, width)", shape, remedy))
     return {"channels": shape[0], "classes": classes}
 
@@ -96,6 +108,8 @@ def _of_points(panel: Panel, name: str, shape: Shape, classes: int) -> Arguments
 MODELS: dict[str, tuple[type[nn.Module], Callable[[str, Shape, int], Arguments]]] = {
     "logistic": (LinearModel, _of_vectors),
     "svm": (LinearModel, _of_vectors),
+    "linear": (LinearModel, _of_vectors),
+    "mlp": (MLP, _of_vectors),
     "lenet": (LeNet, _of_square_images),
     "preact-resnet18": (PreActResNet18, _of_images),
     "wrn-28-10": (WideResNet, _of_images),

@@ -3,10 +3,14 @@
 import base64
 import io
 import struct
+import unicodedata
+from collections.abc import Container
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ordered_sgd.errors import require
+from ordered_sgd.lab.data.naming import shortened
 
 # Okabe and Ito's colours: distinct for colour-blind readers and in print.
 COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
@@ -27,6 +31,33 @@ def figure_grid(rows: int, columns: int, *, width: float = 4.0, height: float = 
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
     return figure, axes.tolist()
+
+
+def drawable(text: str, longest: int = 40) -> str:
+    r"""Words for matplotlib: no formula, on one line, and symbols that its font lacks by their names.
+
+    >>> print(drawable("$a_1$ <b>"), drawable("my cat 🐈"))
+    \$a_1\$ <b> my cat [cat]
+    """
+    known = _glyphs()
+    return "".join(_drawn(letter, known) for letter in shortened(text, longest)).replace("$", r"\$")
+
+
+def _drawn(letter: str, known: Container[int]) -> str:
+    if ord(letter) in known:
+        return letter
+    if unicodedata.category(letter) in ("Mn", "Cf"):  # selects a variant of what comes before, or joins two
+        return ""
+    name = unicodedata.name(letter, "").lower()
+    return f"[{name}]" if unicodedata.category(letter) == "So" and name else f"U+{ord(letter):04X}"
+
+
+@lru_cache
+def _glyphs() -> Container[int]:
+    """The characters of the font in which figures are written."""
+    fonts = require("matplotlib.font_manager", extra="lab", where="osgd")
+    found: Container[int] = fonts.get_font(fonts.findfont(fonts.FontProperties())).get_charmap()
+    return found
 
 
 def as_svg(figure: Any) -> str:

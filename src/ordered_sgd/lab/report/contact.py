@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ordered_sgd.errors import ArgumentError, message, require
+from ordered_sgd.lab.report.canvas import drawable
 
 _COLUMNS = 10
 _SIDE = 96  # pixels of the sheet that a small image is enlarged to, about; a large one is thinned out to 256
@@ -98,5 +99,5 @@ def _sheet(images: NDArray[np.uint8], names: Sequence[str], columns: int, title:
 def _write(figure: Any, words: str, left: float, middle: float, sheet: tuple[int, int], **style: Any) -> None:
     """Words at a place in pixels of the sheet from its upper left corner."""
     across, down = sheet
-    words = words.replace("$", r"\$")  # else matplotlib reads a formula
+    words = drawable(words, 400)  # else matplotlib reads a formula
     figure.text(left / across, 1 - middle / down, words, va="center", **{"size": 9, **style})

@@ -111,7 +111,10 @@ def _draw(axis: Any, arms: Sequence[Arm], number: str) -> None:
         style = (0, (4, 2)) if arm.name.startswith("random") else "-"  # where it lies on another line, both are seen
         axis.plot(epochs, mean, color=colour, label=arm.name, linewidth=1.6, linestyle=style)
         axis.fill_between(epochs, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
-    axis.set(xlabel="epoch", ylabel=LABELS.get(number, number))
+    label = LABELS.get(number, number)
+    if number == "test_error" and arms[0].runs[0].spec.loss == "squared":
+        label = "unexplained variance (%)"
+    axis.set(xlabel="epoch", ylabel=label)
     axis.xaxis.get_major_locator().set_params(integer=True)
     if number == "train_accuracy":
         axis.set_ylim(top=1.02)

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ordered_sgd.diagnostics.tracker import LEVELS, ClassShare, SelectionTracker
+from ordered_sgd.lab.data.naming import shortened
 from ordered_sgd.lab.experiments.artifacts import TRACKER, unpack_tracker
 from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
-from ordered_sgd.lab.report.canvas import COLOURS, new_figure
+from ordered_sgd.lab.report.canvas import COLOURS, drawable, new_figure
 from ordered_sgd.lab.report.contact import contact_sheet
 
 _RING = COLOURS[2]
@@ -51,6 +52,9 @@ def in_words(tracker: SelectionTracker) -> str:
     '25 % of the samples seen were not back-propagated. Chosen most, for its share of the samples: dog (1.33 times);
     least: cat (0.67 times). No label is suspect: the losses form one heap.'
     """
+    saved = f"{100 * tracker.saved:.0f} % of the samples seen were not back-propagated."
+    if tracker.y is None:
+        return saved
     shares = sorted(_seen_classes(tracker), key=lambda share: share.ratio)
     least, most = shares[0], shares[-1]
     named = len(tracker.suspects().indices)
@@ -58,8 +62,8 @@ def in_words(tracker: SelectionTracker) -> str:
         f"{named:,} of {tracker.n:,} labels are suspect" if named else "No label is suspect: the losses form one heap"
     )
     return (
-        f"{100 * tracker.saved:.0f} % of the samples seen were not back-propagated. Chosen most, for its share of the "
-        f"samples: {most.name} ({most.ratio:.2f} times); least: {least.name} ({least.ratio:.2f} times). {suspects}."
+        f"{saved} Chosen most, for its share of the samples: {shortened(most.name)} ({most.ratio:.2f} times); "
+        f"least: {shortened(least.name)} ({least.ratio:.2f} times). {suspects}."
     )
 
 
@@ -143,7 +147,11 @@ def _classes(axis: Any, tracker: SelectionTracker) -> None:
         shares = shares[: _MOST_CLASSES // 2] + shares[-_MOST_CLASSES // 2 :]  # chosen most, and least
     axis.barh(range(len(shares)), [share.ratio for share in shares], color=COLOURS[1], height=0.7)
     axis.axvline(1, color="black", linewidth=0.8)
-    axis.set(yticks=range(len(shares)), yticklabels=[share.name for share in shares], title="Classes among the chosen")
+    axis.set(
+        yticks=range(len(shares)),
+        yticklabels=[drawable(share.name) for share in shares],
+        title="Classes among the chosen",
+    )
     axis.set_xlabel("share of the chosen / share of the seen")
     axis.invert_yaxis()
 

@@ -16,7 +16,7 @@ def verdicts(arms: Sequence[Arm]) -> list[str]:
     pairs = [(ordered, sgd, same), (ordered, random, "with the same q and learning rate")]
     named = {arm.name: arm for arm in others}
     pairs += [
-        (arm, named["adam"] if "adam" in name else sgd, same)
+        (arm, named["adam"] if "adam" in name else named.get("sgd" + name.removeprefix("ordered"), sgd), same)
         for name, arm in named.items()
         if name.startswith("ordered") and not arm.tuned
     ]
@@ -28,7 +28,8 @@ def verdicts(arms: Sequence[Arm]) -> list[str]:
     # A search cannot say that a rate at the end of its grid is the best.
     last = "no rate beyond {:g} was tried, and its best may lie there."
     ends = [f"{arm.name}: {last.format(arm.runs[0].spec.lr)}" for arm in tuned[:2] if ends_grid(arm)]
-    said = [f"{a.name} is {judged(a, b)} {b.name} {how}: {in_points(a, b, _POINTS)}." for a, b, how in pairs]
+    points = _POINTS if sgd.runs[0].spec.loss != "squared" else _UNEXPLAINED
+    said = [f"{a.name} is {judged(a, b)} {b.name} {how}: {in_points(a, b, points)}." for a, b, how in pairs]
     return [*said, *ends, *idle]
 
 
@@ -38,6 +39,7 @@ def ends_grid(arm: Arm) -> bool:
 
 
 _POINTS = "points of test error"
+_UNEXPLAINED = "points of unexplained variance"
 _IDLE = "training never became accurate enough for q to move, and this is plain SGD. Train longer, or fix q (--q 0.5)."
 
 

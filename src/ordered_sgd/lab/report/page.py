@@ -14,6 +14,7 @@ from ordered_sgd.lab.report.canvas import as_svg
 from ordered_sgd.lab.report.curves import draw_curves
 from ordered_sgd.lab.report.data_map import chosen_by
 from ordered_sgd.lab.report.summary import COSTS, ERRORS, MEMORY, remembered, shown
+from ordered_sgd.lab.report.targets import UNEXPLAINED, target_table, target_title
 
 ReadArtifact = Callable[[ExperimentSpec, str], bytes | None]
 
@@ -50,6 +51,7 @@ def compare_page(
         verdicts = [*verdicts, chosen.found]
     facts = {
         "data": f"{train.label}: {len(train):,} training and {len(test):,} test samples",
+        "table": "; ".join(train.table.notes) if train.table is not None else "",
         "licence of the data": train.licence,
         "model": base.model,
         "spec": base.to_json(),
@@ -62,6 +64,9 @@ def compare_page(
         title=f"Ordered SGD on {train.name}",
         verdicts=verdicts,
         errors=shown(rows, ERRORS, long=True),
+        error_title="Test error" if train.classes else UNEXPLAINED.capitalize(),
+        targets=target_table(arms, train),
+        target_title=target_title(train),
         costs=shown(rows, (*COSTS, *(MEMORY[1:] if remembers else ())), long=True),
         remembers=remembers,
         seeds=rows[0]["seeds"],
