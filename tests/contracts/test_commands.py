@@ -48,7 +48,7 @@ TABLE = [
         wrong=(
             (("--data", "digit"), "osgd compare: name must be one of semeion, mnist,"),
             (("--data", "nothing.here:make"), "osgd compare: --data must name a function that can be imported"),
-            (("--model", "lennet"), "osgd compare: name must be one of logistic, svm, lenet,"),
+            (("--model", "lennet"), "osgd compare: name must be one of logistic, svm, linear, mlp, lenet,"),
             (("--model", "lenet"), "size must be at least 16; got 8"),
             (
                 ("--engine", "fast"),

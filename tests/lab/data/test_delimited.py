@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from ordered_sgd.errors import ArgumentError, DataError
 from ordered_sgd.lab.data import delimited, parquet
 from ordered_sgd.lab.data.load import load
-from ordered_sgd.lab.data.table import read_sheet, whole_table
+from ordered_sgd.lab.data.tabular import read_sheet, whole_table
 
 Write = Callable[..., Path]
 ROWS = [(at, at * 37 % 60 / 7, ("red", "blue", "")[at % 3], ("yes", "no")[at * 11 % 60 % 2]) for at in range(60)]

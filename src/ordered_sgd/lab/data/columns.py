@@ -19,7 +19,7 @@ _DATE = r"^\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?Z?$"
 _NAMED_LIKE_ONE = re.compile(r"(row_?)?(id|index|names?|no|number)|.*[_ ]id|unnamed: ?\d+|\.\.\.\d+", re.IGNORECASE)
 
 
-class Column(NamedTuple):
+class TypedColumn(NamedTuple):
     """A column as a pandas Series of floats or categories, its kind, and a remark about it."""
 
     values: Any
@@ -27,7 +27,7 @@ class Column(NamedTuple):
     remark: str = ""
 
 
-def typed(cells: Any, name: str) -> Column:
+def typed(cells: Any, name: str) -> TypedColumn:
     """What a pyarrow column is.
 
     Numbers have NaN where one is missing. A column is left out if it tells nothing of a sample: it is constant, empty,
@@ -42,12 +42,12 @@ def typed(cells: Any, name: str) -> Column:
         return _judged_words(pd, words)
     known = values[np.isfinite(values)]
     if not len(known):
-        return Column(None, "left out", "empty")
+        return TypedColumn(None, "left out", "empty")
     if len(known) == len(values) and (known == known[0]).all():
-        return Column(None, "left out", "constant")
+        return TypedColumn(None, "left out", "constant")
     if why := _row_numbers(values, name):
-        return Column(None, "left out", why)
-    return Column(pd.Series(np.where(np.isfinite(values), values, np.nan)), "number", remark)
+        return TypedColumn(None, "left out", why)
+    return TypedColumn(pd.Series(np.where(np.isfinite(values), values, np.nan)), "number", remark)
 
 
 def words_of(pa: Any, cells: Any) -> Any:
@@ -110,18 +110,18 @@ def _days(pa: Any, cells: Any) -> Any:
     return found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / 86_400e6
 
 
-def _judged_words(pd: Any, words: Any) -> Column:
+def _judged_words(pd: Any, words: Any) -> TypedColumn:
     distinct, n = len(words.dictionary), len(words)
     known = n - words.null_count
     if not distinct:
-        return Column(None, "left out", "empty")
+        return TypedColumn(None, "left out", "empty")
     if distinct == 1 and known == n:
-        return Column(None, "left out", "constant")
+        return TypedColumn(None, "left out", "constant")
     if distinct == known and n >= _ENOUGH:
-        return Column(None, "left out", "text that is different in every row")
+        return TypedColumn(None, "left out", "text that is different in every row")
     found = words.to_pandas()
     found = found.cat.add_categories(GAP).fillna(GAP) if words.null_count else found
-    return Column(found.astype(object), "word", "")
+    return TypedColumn(found.astype(object), "word", "")
 
 
 def _row_numbers(values: Any, name: str) -> str:

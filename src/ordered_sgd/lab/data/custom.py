@@ -14,7 +14,7 @@ from ordered_sgd.lab.data.delimited import FIX
 from ordered_sgd.lab.data.files import opened
 from ordered_sgd.lab.data.naming import beside
 from ordered_sgd.lab.data.npz import read_npz
-from ordered_sgd.lab.data.table import as_read, fitted, read_sheet
+from ordered_sgd.lab.data.tabular import as_read, fitted, read_sheet
 from ordered_sgd.lab.data.target import Task
 
 SUFFIXES = (".npz", ".csv", ".parquet", ".pq", ".tsv", ".tab", ".txt", ".data", ".dat", ".tra", ".test", ".tst", ".gz")

@@ -2,16 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.data.naming import listed, shortened
-
-if TYPE_CHECKING:
-    from ordered_sgd.lab.data.table import Table
+from ordered_sgd.lab.data.raw import Table
 
 Split = Literal["train", "test"]
 
@@ -39,7 +37,7 @@ class Dataset:
     scale : tuple of float, default=(0.0, 1.0)
         Of a regression whose targets are standardised: the mean and the standard deviation that they had.
     table : Table or None, default=None
-        Of a user's table the columns as they are in the file, from which `lab.data.table.fitted` makes `x`.
+        Of a user's table the columns as they are in the file, from which `lab.data.tabular.fitted` makes `x`.
 
     Examples
     --------
@@ -58,7 +56,7 @@ class Dataset:
     missing: str = ""
     licence: str = ""
     scale: tuple[float, float] = (0.0, 1.0)
-    table: "Table | None" = None
+    table: Table | None = None
 
     def __repr__(self) -> str:
         part = "training" if self.split == "train" else "test"

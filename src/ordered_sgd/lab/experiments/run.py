@@ -15,7 +15,7 @@ from ordered_sgd.lab.data.catalog import CATALOG
 from ordered_sgd.lab.data.dataset import Split
 from ordered_sgd.lab.data.noise import flip_labels
 from ordered_sgd.lab.data.protocol import Recipe
-from ordered_sgd.lab.data.table import fitted
+from ordered_sgd.lab.data.tabular import fitted
 from ordered_sgd.lab.experiments.checkpoint import load_checkpoint, save_checkpoint
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.kernel_epochs import linear_layer

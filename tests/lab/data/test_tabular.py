@@ -11,7 +11,7 @@ from ordered_sgd.errors import DataError
 from ordered_sgd.lab.data.columns import MOST_WORDS
 from ordered_sgd.lab.data.custom import held_out
 from ordered_sgd.lab.data.load import load
-from ordered_sgd.lab.data.table import read_sheet
+from ordered_sgd.lab.data.tabular import read_sheet
 from ordered_sgd.lab.experiments.run import problem_for
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 

@@ -1,7 +1,7 @@
-"""A user's table: its columns as they are, and what a model is given, fitted on the training part alone."""
+"""A user's table as data sets: what a model is given is fitted on the training part alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,61 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ordered_sgd.errors import require
-from ordered_sgd.lab.data.columns import MOST_WORDS, Column, typed
+from ordered_sgd.lab.data.columns import MOST_WORDS, TypedColumn, typed
 from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.data.delimited import FIX, Cells, read_delimited
 from ordered_sgd.lab.data.files import fault
 from ordered_sgd.lab.data.naming import listed, shortened
 from ordered_sgd.lab.data.parquet import read_parquet
+from ordered_sgd.lab.data.raw import Table
 from ordered_sgd.lab.data.target import Task, labels_of, place_of
 
 _MOST = 1 << 31  # bytes of what a model is given
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The columns of a table without its target, as they are in the file.
-
-    Parameters
-    ----------
-    frame
-        A pandas frame: floats, NaN where a number is missing, and words.
-    numbers, words
-        Names of the columns of either kind.
-    notes
-        What was found and done, a sentence each.
-    """
-
-    frame: Any
-    numbers: tuple[str, ...]
-    words: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def take(self, rows: NDArray[np.int64]) -> "Table":
-        """These rows, in this order."""
-        return replace(self, frame=self.frame.iloc[rows])
-
-    def encoder(self) -> Any:
-        """A new `ColumnTransformer`, to be fitted on the training part.
-
-        Missing numbers become the median, with a column that says so; numbers are standardised. A word becomes a column
-        of zeros and ones for each of the most frequent ones, and one for all others.
-        """
-        compose = require("sklearn.compose", extra="lab", where="load")
-        from sklearn.impute import SimpleImputer
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-        fill = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-        words = OneHotEncoder(
-            max_categories=MOST_WORDS, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
-        )
-        return compose.ColumnTransformer(
-            [
-                ("numbers", make_pipeline(fill, StandardScaler()), list(self.numbers)),
-                ("words", words, list(self.words)),
-            ]
-        )
 
 
 class Sheet(NamedTuple):
@@ -156,7 +111,7 @@ def _told_apart(names: Sequence[str]) -> tuple[list[str], int]:
     return list(found), repeated
 
 
-def _table(columns: dict[str, Column], notes: list[str]) -> Table:
+def _table(columns: dict[str, TypedColumn], notes: list[str]) -> Table:
     """The columns that are used, with a sentence about all of them."""
     pd = require("pandas", extra="lab", where="load")
     used = {name: column.values for name, column in columns.items() if column.kind != "left out"}
@@ -166,7 +121,7 @@ def _table(columns: dict[str, Column], notes: list[str]) -> Table:
     return Table(frame, numbers, words, (*notes, *_told(frame, columns, numbers, words)))
 
 
-def _told(frame: Any, columns: dict[str, Column], numbers: Sequence[str], words: Sequence[str]) -> list[str]:
+def _told(frame: Any, columns: dict[str, TypedColumn], numbers: Sequence[str], words: Sequence[str]) -> list[str]:
     """What is done to which column."""
     said = []
     if numbers:
