@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ordered_sgd.lab.data import load
 
 RECORD = Path(__file__).parents[1] / "records" / "wrong-labels.json"
+CLASSES = RECORD.with_name("wrong-labels-classes.json")
 DATA, SEEDS = ("digits", "semeion", "mnist", "fashion-mnist"), (10, 11, 12)
 DEVELOPMENT = (0, 1, 2)  # the seeds on which the rule "held-out" was developed, with the fixed arms alone in the record
 MODELS = {"logistic": "linear", "lenet": "LeNet"}
@@ -108,9 +109,13 @@ def read() -> Found:
 
 def write(found: Found) -> None:
     """Write the record, one run a line."""
-    lines = [
-        json.dumps([*asdict(run).values(), *(round(v, 3) for v in values.values())]) for run, values in found.items()
-    ]
+    rows = [[*asdict(run).values(), *(round(v[name], 3) for name in VALUES if name in v)] for run, v in found.items()]
+    lines = [json.dumps(row) for row in rows]
     part = RECORD.with_suffix(".part")
     part.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     part.replace(RECORD)
+
+
+def read_classes() -> dict[tuple[str, str, str, int, str], int]:
+    """Lost classes by model, data, kind of wrong labels, seed and arm."""
+    return {tuple(line[:5]): line[5] for line in json.loads(CLASSES.read_text())} if CLASSES.exists() else {}

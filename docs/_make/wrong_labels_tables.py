@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean, median
 
-from wrong_labels_design import CELLS, DATA, DEVELOPMENT, MODELS, RULES, SEEDS, Found, Run, fixed_arms
+from wrong_labels_design import CELLS, DATA, DEVELOPMENT, MODELS, RULES, SEEDS, Found, Run, fixed_arms, read_classes
 
 from ordered_sgd.lab.report.marked import markdown_table
 
 PAGE = Path(__file__).parents[1] / "units.md"
+LOSERS = ("0.4 1", "held-out")  # arms whose lost classes are counted
 GOAL = 0.5  # points of test error above the best fixed arm
 
 Cell = tuple[str, str, float, str]  # model, data, share of wrong labels, their kind
@@ -111,6 +112,18 @@ def cost(found: Found) -> str:
     return f"What held-out does before the training takes as long as {' and '.join(parts)} (median of the runs)."
 
 
+def lost_classes() -> str:
+    """In how many trainings at 40 % of wrong labels a class was lost."""
+    found = read_classes()
+    said = []
+    for model, name in MODELS.items():
+        counts = {arm: [lost for run, lost in found.items() if run[0] == model and run[4] == arm] for arm in LOSERS}
+        if all(counts.values()):
+            told, rule = (f"{sum(lost > 0 for lost in own)} of {len(own)}" for own in counts.values())
+            said.append(f"{told} trainings of the {name} model that are told the share, and {rule} with held-out")
+    return f"With 40 % of the labels wrong, a class is lost (recall below 5 %) in {', in '.join(said)}." if said else ""
+
+
 def tables(found: Found) -> list[str]:
     """Test errors, how often the goal is reached, and the shares that "held-out" found."""
     models = [model for model in MODELS if any(cell[0] == model for cell, _, _ in measured(found))]
@@ -122,5 +135,6 @@ def tables(found: Found) -> list[str]:
         markdown_table([reached(found, model) for model in models]),
         "Share of wrong labels that held-out finds, in percent:",
         by_data(found, lambda cell, seeds, errors: share(found, cell, seeds)),
+        lost_classes(),
         cost(found),
     ]
