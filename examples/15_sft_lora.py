@@ -26,6 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from ordered_sgd.installed import how_to_install
 from ordered_sgd.lab.data.prose import prose
 
 try:
@@ -45,7 +46,7 @@ try:
 
     from ordered_sgd.integrations.trl import OrderedSFTTrainer
 except ModuleNotFoundError as error:
-    raise SystemExit(f'15_sft_lora.py needs {error.name}. Run: pip install "ordered-sgd[trl]" peft') from error
+    raise SystemExit(f"15_sft_lora.py needs {error.name}. {how_to_install('trl')} peft") from error
 
 LENGTH, WORDS, S = 64, 8000, 16
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -127,7 +127,7 @@ def test_examples_run_at_a_small_size(name: str, tmp_path: Path) -> None:
 def test_an_example_names_the_package_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("datasets", "tokenizers", "peft", "trl"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SystemExit, match=r"15_sft_lora.py needs \w+\. Run: pip install \"ordered-sgd\[trl\]\" peft"):
+    with pytest.raises(SystemExit, match=r"15_sft_lora.py needs \w+\. Run in .*: pip install -e \"\.\[trl\]\" peft"):
         runpy.run_path(str(ROOT / "examples" / "15_sft_lora.py"))
 
 

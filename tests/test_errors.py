@@ -11,7 +11,7 @@ def test_a_missing_extra_names_the_command_that_brings_it() -> None:
         require("no_such_package.sub", extra="linear", where="OrderedLogisticRegression")
     expected = (
         "OrderedLogisticRegression: no_such_package must be installed; got no module 'no_such_package'. "
-        'Run: pip install "ordered-sgd[linear]"'
+        f'Run in {Path(__file__).parents[1]}: pip install -e ".[linear]"'
     )
     assert str(error.value) == expected
     assert isinstance(error.value, ImportError)

@@ -23,6 +23,7 @@ from ordered_sgd import (
 from ordered_sgd import loss as loss_module
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.rules import Rule
+from ordered_sgd.scores import entropy
 
 CE = nn.CrossEntropyLoss(reduction="none")
 
@@ -425,6 +426,13 @@ def test_the_random_control_keeps_q_rows_from_its_own_generator() -> None:
     loss_fn.load_state_dict(state)
     assert torch.equal(loss_fn(logits, target), following)
     assert "random" in repr(loss_fn)
+
+
+def test_the_repr_names_the_score_that_orders() -> None:
+    assert "score" not in repr(OrderedLoss(CE, q=8))
+    assert OrderedLoss(CE, q=8, score=entropy, trim=2).extra_repr() == "q=8, score=entropy, trim=2"
+    partly = functools.partial(entropy)
+    assert f"score={partly!r}" in OrderedLoss(CE, q=8, score=partly).extra_repr()
 
 
 @pytest.mark.parametrize("rule", [AccuracyRule(), LossMassRule()])

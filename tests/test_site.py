@@ -131,30 +131,3 @@ def test_commands_that_a_page_shows_exist_with_these_options(page: str, line: st
         command = following
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("-")} <= known | {"-h", "--help"}
-
-
-@pytest.mark.slow
-def test_start_works_word_by_word_in_a_new_environment(tmp_path: Path) -> None:
-    """Every command of the page, in its order, in a copy of the repository; files that it says to save are saved."""
-    copy = tmp_path / "ordered-sgd"
-    if not (ROOT / ".git").exists():
-        pytest.skip("no repository to copy")
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
-    text = (copy / "docs" / "start.md").read_text()
-    script = ["set -e"]
-    for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        if language == "sh":
-            script.append(block)
-            continue
-        (copy / block.partition("\n")[0].removeprefix("# ")).write_text(block)
-    environment = {**os.environ, "ORDERED_SGD_HOME": str(tmp_path / "home")}
-    environment = {name: value for name, value in environment.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    run = subprocess.run(
-        ["bash", "-c", "\n".join(script)], cwd=copy, env=environment, capture_output=True, text=True, timeout=1800
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "q = 1.0: " in run.stdout
-    assert "q = 0.25: " in run.stdout
-    assert all((copy / name).exists() for name in ("compare.html", "wine.html", "report.html"))
-    checked = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=copy, capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stdout  # what the page says to save is not taken for the project's code

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
+from ordered_sgd.installed import how_to_install
+
 
 class OrderedSGDError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -86,8 +88,9 @@ def require(module: str, *, extra: str, where: str) -> ModuleType:
         top = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != top:
             raise  # the module is there, but something that it imports is not: that is another fault
-        remedy = f'Run: pip install "ordered-sgd[{extra}]"'
-        raise MissingExtraError(message(where, top, "be installed", f"no module {top!r}", remedy)) from error
+        raise MissingExtraError(
+            message(where, top, "be installed", f"no module {top!r}", how_to_install(extra))
+        ) from error
 
 
 def check_state(where: str, name: str, state: object, keys: Sequence[str], remedy: str) -> None:

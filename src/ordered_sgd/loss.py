@@ -391,6 +391,8 @@ class OrderedLoss(nn.Module):
             "reduce": None,
         }
         others = [f"{name}={value!r}" for name, value in values.items() if value != defaults[name]]
+        if self.score is not None:  # of a function the name says more than the address
+            others.insert(0, f"score={getattr(self.score, '__name__', repr(self.score))}")
         return ", ".join([f"q={level}", *others])
 
 

@@ -54,7 +54,11 @@ TABLE = [
                 ("--engine", "fast"),
                 "osgd compare: engine must be one of auto, dense, rows, twopass, memory, kernels; got 'fast'.",
             ),
-            (("--q", "0"), "osgd compare: q must be an int of at least 1"),
+            (
+                ("--q", "0"),
+                "osgd compare: --q must be a count from 1 to s = 64 or a share in (0, 1]; got 0. Pass",
+            ),
+            (("--q", "65"), "or a share in (0, 1]; got 65. For 65 % of the mini-batch pass the share: --q 0.65."),
             (("--memory", "--recall", "1.5"), "osgd compare: recall must be a share in (0, 1]; got 1.5."),
             (("--backend", "rey"), "osgd compare: --backend must be one of processes, ray; got 'rey'. Did you mean"),
             (("--lr", "-1"), "osgd compare: --lr must be positive; got -1.0. The paper's is 0.01."),
@@ -68,7 +72,13 @@ TABLE = [
             ((), "osgd reproduce: EXHIBIT must be named; got none. See them all: osgd reproduce --list"),
             (("table9",), "osgd reproduce: name must be one of table1,"),
             (("figure2",), "got 'figure2'. Figure 2 needs no training: run osgd gamma --figure2"),
-            (("table1", "--rows", "semeion"), "osgd reproduce: row must be one of semeion-logistic,"),
+            (
+                ("table1", "--rows", "semeion"),
+                "got 'semeion'. --rows 'semeion*' stands for 5 rows. Near names: ",
+            ),
+            (("ablation", "--rows", "semeion-logistic"), "--rows 'semeion-logistic*' stands for 12 rows. Near names:"),
+            (("ablation", "--rows", "logistic"), "--rows '*logistic*' stands for 24 rows."),
+            (("table1", "--rows", "xyz"), "They begin with cifar10, cifar100, fashion, kmnist, mnist, semeion, svhn."),
             (
                 ("table1", "--protocol", "papers"),
                 "osgd reproduce: name must be one of paper, authors-code; got 'papers'.",
@@ -102,7 +112,10 @@ TABLE = [
                 ("table1", "--list", "--switch", "lenet_hidden=0"),
                 "lenet_hidden must be an int of at least 1; got 0. The paper's",
             ),
-            (("--list", "--rows", "semeion"), "--rows must be ids or patterns of rows; got 'semeion'. See them all"),
+            (
+                ("--list", "--rows", "semeion"),
+                "--rows must be ids or patterns of rows; got 'semeion'. --rows",
+            ),
             (("--list", "--epochs", "3"), "osgd reproduce: EXHIBIT must be named with --epochs; got none. Name one"),
             (
                 ("table1", "--rows", "semeion-svm", "--epochs", "100", "--list"),
@@ -171,7 +184,7 @@ TABLE = [
             ),
             (
                 ("--n", "50", "--s", "10", "--q", "0"),
-                "osgd gamma: q must be an int from 1 to s = 10; got 0. For a share",
+                "osgd gamma: --q must be a count from 1 to s = 10 or a share in (0, 1]; got 0. Pass --q 1 for",
             ),
             (
                 ("--n", "0", "--s", "1", "--q", "1"),
@@ -179,7 +192,7 @@ TABLE = [
             ),
             (
                 ("--n", "10", "--s", "5", "--q", "1.5"),
-                "osgd gamma: q must be an int of at least 1 or a fraction in (0, 1]",
+                "got 1.5. For 1.5 % of the mini-batch pass the share: --q 0.015.",
             ),
             (("--n", "10", "--s", "5", "--q", "few"), "must be a count such as 16 or a share such as 0.25; got 'few'."),
             (("--n", "1000000000", "--s", "5", "--q", "2"), "n must be at most 100,000,000; got 1,000,000,000. The"),
@@ -196,7 +209,14 @@ TABLE = [
         wrong=(
             (("--n", "10", "--s", "64"), "osgd q: s must be an int from 1 to n = 10; got 64. A mini-batch"),
             (("--s", "0"), "osgd q: s must be an int of at least 1; got 0. Pass the number"),
-            (("--s", "8", "--q", "9"), "osgd q: q must be an int from 1 to s = 8; got 9. For a share"),
+            (
+                ("--s", "8", "--q", "9"),
+                "osgd q: --q must be a count from 1 to s = 8 or a share in (0, 1]; got 9. For",
+            ),
+            (
+                ("--q", "640"),
+                "in (0, 1]; got 640. Pass --q 1 for the largest loss alone, or a share such as --q 0.25.",
+            ),
             (("--n",), "requires an argument"),
         ),
     ),

@@ -7,6 +7,7 @@ import pytest
 
 from ordered_sgd import linear
 from ordered_sgd.errors import MissingExtraError
+from ordered_sgd.installed import how_to_install
 
 
 def loaded_after(code: str) -> set[str]:
@@ -33,10 +34,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    text = (
-        f"OrderedLinearSVC: {module} must be installed; got no module '{module}'. "
-        'Run: pip install "ordered-sgd[linear]"'
-    )
+    text = f"OrderedLinearSVC: {module} must be installed; got no module '{module}'. {how_to_install('linear')}"
     with pytest.raises(MissingExtraError) as caught:
         linear.__getattr__("OrderedLinearSVC")
     assert str(caught.value) == text

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ordered_sgd.errors import ArgumentError, DataError
+from ordered_sgd.installed import how_to_install
 from ordered_sgd.lab.cli.data import command
 from ordered_sgd.lab.data.catalog import CATALOG, Download, Entry
 from ordered_sgd.lab.data.dataset import Dataset
@@ -304,7 +305,7 @@ def test_show_of_points_is_refused(root: Path) -> None:
 def test_show_without_matplotlib_names_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run("show", "digits")
-    assert 'pip install "ordered-sgd[lab]"' in str(done.exception)
+    assert how_to_install("lab") in str(done.exception)
     assert not list(Path().iterdir())
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ordered_sgd.installed import how_to_install
 from ordered_sgd.lab.cli.main import main
 
 
@@ -34,6 +35,15 @@ def test_the_figure_is_a_png_and_an_svg_with_a_panel_each_and_the_same_bytes_aga
     assert svg == second.with_suffix(".svg").read_bytes()
 
 
+def test_the_paper_s_figure_and_one_of_your_own_do_not_share_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("--n", "20", "--s", "8", "--q", "3") == 0
+    assert run("--figure2") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure2.png", "figure2.svg", "gamma.png", "gamma.svg"]
+
+
 def test_a_suffix_is_not_doubled_and_the_figure_can_be_left_out(tmp_path: Path) -> None:
     assert run("--n", "20", "--s", "8", "--q", "0.25", "--no-figure", "--out", str(tmp_path / "none")) == 0
     assert run("--n", "20", "--s", "8", "--q", "0.25", "--out", str(tmp_path / "one.png")) == 0
@@ -48,6 +58,4 @@ def test_without_matplotlib_the_numbers_come_and_the_error_names_the_extra(
     assert run("--n", "20", "--s", "5", "--q", "2", "--out", str(tmp_path / "g")) == 1
     out, err = capsys.readouterr()
     assert "half" in out
-    assert err == (
-        "osgd: matplotlib must be installed; got no module 'matplotlib'. Run: pip install \"ordered-sgd[lab]\"\n"
-    )
+    assert err == (f"osgd: matplotlib must be installed; got no module 'matplotlib'. {how_to_install('lab')}\n")

@@ -56,8 +56,20 @@ def test_a_row_of_the_paper_has_its_numbers_beside_ours() -> None:
 
 def test_what_is_smaller_says_so_in_every_cell() -> None:
     sentences, lines, _ = shown(Request("table1", ("semeion-logistic",), trials=2, epochs=3))
-    assert sentences[0].endswith("[3 of 50 epochs].")
+    assert sentences[0].endswith("; not judged against the paper: 3 of 50 epochs.")
+    assert "as the paper" not in sentences[0]
     assert all(line["last epoch"].endswith("[3 of 50 epochs]") for line in lines)
+
+
+def test_a_run_that_was_cut_is_judged_nowhere_in_a_report() -> None:
+    row, how = ("semeion-logistic",), {"trials": 2, "protocol": "authors-code"}
+    asked = [Request("table1", row, epochs=epochs, **how) for epochs in (5, None)]  # type: ignore[arg-type]
+    cut, whole = (markdown(sections([{"command": "reproduce", **one.to_dict()}], made), "Results") for one in asked)
+    assert "not judged against the paper: 5 of 50 epochs" in cut
+    for words in ("as the paper", "comes out", "independent reruns"):
+        assert words not in cut
+    assert "as the paper" in whole
+    assert "independent reruns" in whole
 
 
 def test_figure_1_counts_the_seeds_with_more_points_right() -> None:
@@ -184,8 +196,8 @@ def test_the_overview_counts_problems_by_what_was_found() -> None:
         ("Whole training, paper", "plain, by rows"): ["1", "0", "0"],
         ("Whole training, paper", "plain, by twopass"): ["1", "0", "0"],
         ("Whole training, paper", "random, at the same rates"): ["1", "0", "0"],
-        ("Figure 1, paper", "plain"): ["0", "1", "0"],
-        ("Figure 1, paper", "random, at the same rates"): ["0", "1", "0"],
+        ("Figure 1, paper, smaller", "plain"): ["0", "1", "0"],
+        ("Figure 1, paper, smaller", "random, at the same rates"): ["0", "1", "0"],
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Q, backend_options, given, json_option, out_option, show, write
+from ordered_sgd.lab.cli.options import Q, backend_options, check_out, given, json_option, kept, out_option, show, write
 from ordered_sgd.lab.cli.progress import epoch_bar
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ def command(
     if not lr > 0:
         raise ArgumentError(message(_WHERE, "--lr", "be positive", lr, "The paper's is 0.01."))
     data, model, loss = _described(data, model)
-    _check_out(out)
+    check_out(_WHERE, out)
+    for q in qs:
+        kept(q, s, _WHERE)
     base = ExperimentSpec(
         data=data, target=target, task=task, model=model, loss=loss, epochs=epochs, s=s, lr=lr, engine=engine
     )
@@ -170,20 +172,6 @@ def _described(data: str, model: str) -> tuple[str, str, Any]:
             raise ArgumentError(message(_WHERE, "--model", "be used without a function", f"--data {data}", remedy))
         return data, data, "cross-entropy"
     return str(Path(data).expanduser().resolve()) if is_file else data, model, _loss(model)
-
-
-def _check_out(path: Path) -> None:
-    """Refuse a file that cannot be written, before hours of training; leaves none behind."""
-    new = not path.exists()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
-    except OSError as error:
-        rule, got, remedy = "be a file that can be written", f"{path} ({error.strerror})", "Name another one."
-        raise ArgumentError(message(_WHERE, "--out", rule, got, remedy)) from error
-    if new:
-        path.unlink()
 
 
 def _tell(

@@ -6,8 +6,7 @@ from typing import Any
 import click
 
 from ordered_sgd.errors import ArgumentError, message
-from ordered_sgd.lab.cli.options import Counts, Q, json_option, out_option, show
-from ordered_sgd.rules import resolve_q
+from ordered_sgd.lab.cli.options import Counts, Q, json_option, kept, show
 
 MOST = 10**8  # samples: all weights are in memory
 
@@ -39,11 +38,23 @@ def summary(n: int, s: int, q: int) -> dict[str, Any]:
 @click.option("--s", type=int, default=None, help="Samples in a mini-batch.")
 @click.option("--q", type=Q(), default=None, help="Samples kept of it: a count, or a share such as 0.25.")
 @click.option("--figure2", is_flag=True, help="The paper's Figure 2: three panels in one file.")
-@out_option("gamma", "Figure files, without suffix.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="gamma, or figure2 with --figure2",
+    help="Figure files, without suffix.",
+)
 @click.option("--no-figure", is_flag=True, help="Only the numbers.")
 @json_option
 def command(
-    ns: tuple[int, ...] | None, s: int | None, q: float | None, figure2: bool, out: Path, no_figure: bool, as_json: bool
+    ns: tuple[int, ...] | None,
+    s: int | None,
+    q: float | None,
+    figure2: bool,
+    out: Path | None,
+    no_figure: bool,
+    as_json: bool,
 ) -> None:
     """The weights gamma_j of the ranks, as numbers and a figure.
 
@@ -56,14 +67,15 @@ def command(
     if not figure2 and any(value is None for value in given):
         raise click.UsageError("--n, --s and --q must be given together; got fewer. For the paper's figure: --figure2.")
     from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma
-    from ordered_sgd.theory.weights import check_nsq
+    from ordered_sgd.theory.weights import check_nsq, check_sq
 
     panels = FIGURE_2
     if not figure2:
         assert s is not None
         assert q is not None
         assert ns is not None
-        panels = [(s, q if isinstance(q, int) else resolve_q(q, s, "osgd gamma"), ns)]
+        check_sq("osgd gamma", s, 1)
+        panels = [(s, kept(q, s, "osgd gamma"), ns)]
     for panel_s, panel_q, panel_ns in panels:
         for n in panel_ns:
             check_nsq("osgd gamma", n, panel_s, panel_q)
@@ -76,5 +88,5 @@ def command(
         return
     from ordered_sgd.lab.report.canvas import save
 
-    for path in save(draw_gamma(panels), out):
+    for path in save(draw_gamma(panels), out or Path("figure2" if figure2 else "gamma")):
         click.echo(f"written: {path}", err=True)

@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.rules import resolve_q
+
 _WIDE = 10_000  # columns of a file or a pipe: a table takes what it needs, and every row is one line, to be searched
 
 
@@ -74,6 +77,22 @@ class Shares(Floats):
         return found
 
 
+def kept(q: float, s: int, where: str) -> int:
+    """How many of s samples `--q` keeps; an error where it is more than all of them, for which a share may be meant.
+
+    >>> kept(16, 64, "osgd q"), kept(0.25, 64, "osgd q"), kept(0.001, 64, "osgd q")
+    (16, 16, 1)
+    """
+    if isinstance(q, int) and 1 <= q <= s:
+        return q
+    if isinstance(q, float) and 0 < q <= 1:
+        return resolve_q(q, s, where)
+    remedy = f"For {q:g} % of the mini-batch pass the share: --q {q / 100:g}."
+    if not 1 < q <= 100:
+        remedy = "Pass --q 1 for the largest loss alone, or a share such as --q 0.25."
+    raise ArgumentError(message(where, "--q", f"be a count from 1 to s = {s} or a share in (0, 1]", q, remedy))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines instead of a table.")
 
 
@@ -129,6 +148,20 @@ def show_record(
         return
     for title, rows in tables(record).items():
         show(rows, title=title, as_json=False)
+
+
+def check_out(where: str, path: Path) -> None:
+    """Refuse a file that cannot be written, before hours of training; leaves none behind."""
+    new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        rule, got, remedy = "be a file that can be written", f"{path} ({error.strerror})", "Name another one."
+        raise ArgumentError(message(where, "--out", rule, got, remedy)) from error
+    if new:
+        path.unlink()
 
 
 def write(path: Path, text: str) -> Path:

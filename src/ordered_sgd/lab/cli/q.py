@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from ordered_sgd.lab.cli.options import Q, json_option, show
-from ordered_sgd.rules import resolve_q
+from ordered_sgd.lab.cli.options import Q, json_option, kept, show
 
 # A forward pass over the whole batch is about a third of a step (Figures of `osgd bench step`), and is never saved.
 FORWARD = 1 / 3
@@ -48,14 +47,10 @@ def command(n: int | None, s: int, qs: tuple[float, ...], as_json: bool) -> None
     """
     from ordered_sgd.theory.weights import check_nsq, check_sq
 
-    def _count(q: float, s: int) -> int:
-        kept = q if isinstance(q, int) else resolve_q(q, s, "osgd q")
-        return check_sq("osgd q", s, kept)[1]
-
     if n is None:
         check_sq("osgd q", s, 1)
     else:
         check_nsq("osgd q", n, s, 1)
-    counts = [_count(q, s) for q in qs] or list(dict.fromkeys(max(1, s // d) for d in (1, 2, 4, 8, 16)))
+    counts = [kept(q, s, "osgd q") for q in qs] or list(dict.fromkeys(max(1, s // d) for d in (1, 2, 4, 8, 16)))
     samples = "many samples" if n is None else f"n = {n:,}"
     show([meaning(n, s, q) for q in counts], title=f"{samples}, mini-batches of s = {s}", as_json=as_json)

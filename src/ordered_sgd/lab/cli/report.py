@@ -1,13 +1,13 @@
 """`osgd report`: everything that was recorded, on one page."""
 
-import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ordered_sgd.errors import ArgumentError, message
+from ordered_sgd.errors import ArgumentError, MissingExtraError, message
 from ordered_sgd.lab.cli.options import json_option, out_option, show, write
 
 if TYPE_CHECKING:
@@ -49,25 +49,30 @@ def command(
 
     A section for every comparison and every table or figure of the paper that was run, in the order of the commands.
     """
+    from ordered_sgd.lab.report.attempts import Attempts
     from ordered_sgd.lab.report.canvas import save
     from ordered_sgd.lab.report.page import report_page
+    from ordered_sgd.lab.report.pictures import file_words
     from ordered_sgd.lab.report.sections import filled, markdown, results_sections
 
     parts = _own_sections() if exported is None else results_sections(exported)
     written = [write(out, report_page(parts))]
+    attempts = Attempts(raised=(MissingExtraError, OSError))
     if document is not None:
         written.append(write(document, markdown(parts, "Results")))
     for page in pages:
         text, drawn = filled(page.read_text(), parts)
         written.append(write(page, text))
         for name, figure in drawn.items():
-            written += save(figure, page.with_name(name), (".svg",))
+            written += attempts(name, partial(save, figure, page.with_name(name), (".svg",)), [])
     if figures is not None:
         for number, part in enumerate(parts, 1):
             for title, figure in part.figures.items():
-                words = "-".join(re.findall(r"[a-z0-9]+", f"{part.name} {title}".lower()))
-                written += save(figure, figures / f"{number:02d}-{words}")
+                stem = figures / f"{number:02d}-{file_words(f'{part.name} {title}')}"
+                written += attempts(f"the picture “{title}”", partial(save, figure, stem), [])
     _tell(parts, as_json=as_json)
+    for sentence in (*(f"{part.title}: {text}" for part in parts for text in part.missing), *attempts.missing):
+        click.echo(f"note: {sentence}", err=True)
     for path in written:
         click.echo(f"written: {path}", err=True)
 

@@ -1,25 +1,27 @@
 """`osgd reproduce`: the paper's tables and figures."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ordered_sgd.errors import ArgumentError, check_choice, message
-from ordered_sgd.lab.cli.options import backend_options, given, json_option, show
+from ordered_sgd.errors import ArgumentError, MissingExtraError, check_choice, message
+from ordered_sgd.lab.cli.options import backend_options, check_out, given, json_option, show
 from ordered_sgd.lab.cli.progress import epoch_bar
+from ordered_sgd.lab.cli.reproduce_list import A_YEAR, show_list, show_rows
 
 if TYPE_CHECKING:
-    from ordered_sgd.lab.experiments.recipes import Protocol, RecipeRow
+    from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
     from ordered_sgd.lab.experiments.requests import Request
+    from ordered_sgd.lab.experiments.store import Records
 
 _WHERE = "osgd reproduce"
 _ALL = "results"  # stands for everything that RESULTS.md shows
-_OF_ONE = ("wanted", "trials", "protocol", "switches", "epochs", "train_size", "width")  # options that `results` fixes
 _SIZES = ("epochs", "train_size", "width")
+_OF_ONE = ("wanted", "trials", "protocol", "switches", "out", *_SIZES)  # options that `results` fixes
 _WORDS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -33,6 +35,14 @@ _WORDS = {"true": True, "false": False, "on": True, "off": False, "yes": True, "
 @click.option("--train-size", type=int, default=None, help="Fewer training samples.")
 @click.option("--width", type=float, default=None, help="Narrower PreActResNet18, e.g. 0.25.")
 @click.option("--list", "only_list", is_flag=True, help="Show the rows and an estimate of their time; run nothing.")
+@click.option("--all", "with_long", is_flag=True, help="With --list: also rows that take more than a year.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=None,
+    show_default="the figure's name, such as figure1; a table has none",
+    help="Also the pictures, as PNG and SVG files; without suffix.",
+)
 @backend_options
 @click.option("--force", is_flag=True, help="Run again what is recorded already.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -47,6 +57,8 @@ def command(
     train_size: int | None,
     width: float | None,
     only_list: bool,
+    with_long: bool,
+    out: Path | None,
     workers: int | None,
     backend: str,
     address: str | None,
@@ -67,6 +79,7 @@ def command(
     from ordered_sgd.lab.experiments.results import RESULTS
 
     turned = _turned(switches)
+    longest = float("inf") if wanted is not None or with_long else A_YEAR  # rows that are named are wanted
     rows = () if wanted is None else tuple(part.strip() for part in wanted.split(","))
     if name is None:
         if not only_list:
@@ -75,7 +88,7 @@ def command(
         if typed := given(*_SIZES):
             remedy = "Name one table or figure to see it smaller."
             raise ArgumentError(message(_WHERE, "EXHIBIT", f"be named with {typed[0]}", "none", remedy))
-        _show_list(preset(protocol, **turned), rows, trials, as_json)
+        show_list(preset(protocol, **turned), rows, trials, longest=longest, as_json=as_json)
         return
     if name == _ALL:
         _check_alone()
@@ -84,16 +97,22 @@ def command(
         requests = (Request(name, rows, trials, protocol, turned, epochs, train_size, width),)
         _check_sizes(requests[0])
     if only_list:
-        _show_rows(requests, as_json)
+        show_rows(requests, longest=longest, as_json=as_json)
         return
     how = {"name": backend, "workers": workers, "address": address, "again": force}
-    cells = [cell for one in requests for cell in _carry_out(one, how, quiet=quiet, told=not as_json)]
+    if name.startswith("figure"):
+        out = out or Path(name)
+    if out is not None:
+        check_out(_WHERE, out.with_name(f"{out.name}.png"))
+    cells = [cell for one in requests for cell in _carry_out(one, how, out, quiet=quiet, told=not as_json)]
     if as_json:
         show(cells, title="", as_json=True)
 
 
-def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told: bool) -> list[dict[str, Any]]:
-    """Train what is not recorded, and tell what was found, or only give it back in numbers."""
+def _carry_out(
+    request: "Request", how: Mapping[str, Any], out: Path | None, *, quiet: bool, told: bool
+) -> list[dict[str, Any]]:
+    """Train what is not recorded, and tell what was found, or only give it back in numbers; draw it into files."""
     from ordered_sgd.lab.experiments.backends.choose import backend
     from ordered_sgd.lab.experiments.requests import reproduce
     from ordered_sgd.lab.experiments.store import Records
@@ -117,7 +136,28 @@ def _carry_out(request: "Request", how: Mapping[str, Any], *, quiet: bool, told:
         show(table(results, shown), title=f"{shown.title}: {shown.number.replace('_', ' ')}, {seeds}", as_json=False)
         for note in dict.fromkeys([*shown.notes, *(note for one in results for note in one.row.notes)]):
             click.echo(f"note: {note}", err=True)
+    if out is not None:
+        _draw(shown, results, records, out)
     return [cell for one in results for cell in cells(one, shown.number)]
+
+
+def _draw(shown: "Exhibit", results: Sequence["Reproduced"], records: "Records", out: Path) -> None:
+    """Write the pictures and say where: by the name alone where there is one, else with their titles added."""
+    from ordered_sgd.lab.report.attempts import Attempts
+    from ordered_sgd.lab.report.canvas import save
+    from ordered_sgd.lab.report.pictures import file_words, pictures
+
+    attempts = Attempts(raised=(MissingExtraError, OSError))
+    drawn = attempts.pictures(pictures(shown, results, records.artifact))
+    stem = out.with_suffix("") if out.suffix in (".png", ".svg") else out
+    for title, figure in drawn.items():
+        one = stem if len(drawn) == 1 else stem.with_name(f"{stem.name}-{file_words(title)}")
+        for path in attempts(f"the picture “{title}”", partial(save, figure, one), []):
+            click.echo(f"written: {path}", err=True)
+    for sentence in attempts.missing:
+        click.echo(f"note: {sentence}", err=True)
+    if not drawn and not attempts.missing:
+        click.echo(f"note: {shown.name} has no picture, and --out was not used.", err=True)
 
 
 def _check_alone() -> None:
@@ -173,72 +213,3 @@ def _value(switch: str, text: str) -> Any:
     except ValueError as error:
         rule = "be an integer" if isinstance(usual, int) else "be a number"
         raise ArgumentError(message(_WHERE, switch, rule, repr(text), f"The paper's is {usual}.")) from error
-
-
-def _show_list(protocol: "Protocol", wanted: Sequence[str], trials: int, as_json: bool) -> None:
-    from ordered_sgd.lab.experiments.recipes.listing import list_rows
-
-    listed = list_rows(protocol)
-    for name in wanted:
-        if not any(fnmatchcase(row.id, name) for _, row in listed):
-            remedy = "See them all: osgd reproduce --list"
-            raise ArgumentError(message(_WHERE, "--rows", "be ids or patterns of rows", repr(name), remedy))
-    picked = [
-        ({"exhibit": exhibit}, row, trials)
-        for exhibit, row in listed
-        if not wanted or any(fnmatchcase(row.id, name) for name in wanted)
-    ]
-    _show_times(picked, f"protocol {protocol.name}, {trials} seeds; ", as_json)
-    if not as_json and not wanted:
-        click.echo("note: Figure 2 needs no training: osgd gamma --figure2", err=True)
-
-
-def _show_rows(requests: Sequence["Request"], as_json: bool) -> None:
-    picked = [
-        ({"exhibit": one.exhibit, "protocol": one.how.name}, row, one.trials)
-        for one in requests
-        for row in one.shown().rows
-    ]
-    _show_times(picked, "", as_json)
-
-
-def _show_times(picked: Sequence[tuple[Mapping[str, str], "RecipeRow", int]], of: str, as_json: bool) -> None:
-    """Print rows with their runs and hours for so many trials; for people in a unit that fits."""
-    from ordered_sgd.lab.experiments.recipes.listing import row_work
-
-    speed, lines = _speed(), []
-    for head, row, trials in picked:
-        hours = trials * row_work(row) / speed / 3600
-        spent = {"hours": hours} if as_json else {"time": _duration(hours)}
-        lines.append({**head, "row": row.id, "runs": trials * row.runs, **spent})
-    show(lines, title=f"{of}time of one core on this machine, roughly", as_json=as_json)
-
-
-def _duration(hours: float) -> str:
-    """Hours in a unit in which the number is short.
-
-    >>> [_duration(hours) for hours in (0.003383, 0.25, 30.4, 2.023e4)]
-    ['12 s', '15 min', '30 h', '843 days']
-    """
-    for unit, in_an_hour, below in (("s", 3600, 1 / 60), ("min", 60, 1), ("h", 1, 48)):
-        if hours < below:
-            return f"{hours * in_an_hour:.2g} {unit}"
-    return f"{hours / 24:,.0f} days"
-
-
-def _speed() -> float:
-    """Floating-point operations per second that a small LeNet reaches here, on one thread."""
-    import torch
-
-    from ordered_sgd.lab.bench.timing import threads_of_torch
-    from ordered_sgd.lab.experiments.recipes.work import BACKWARD, forward_flops
-    from ordered_sgd.lab.models import LeNet
-
-    with threads_of_torch(1):
-        model, x = LeNet(), torch.randn(64, 1, 28, 28).to(memory_format=torch.channels_last)
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            model(x).sum().backward()
-            seconds.append(time.perf_counter() - start)
-    return 64 * (1 + BACKWARD) * forward_flops("lenet", (), (1, 28, 28), 10) / min(seconds)

@@ -1,6 +1,7 @@
 """What a `SelectionTracker` saw: the data map, the losses over time, the classes chosen, and the hardest samples."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +21,10 @@ _HEIGHT = 3.6  # inches
 
 
 class Chosen(NamedTuple):
-    """What the report says of the samples that a run chose: sentences, and pictures by title."""
+    """What the report says of the samples that a run chose: sentences, and functions that draw pictures, by title."""
 
     found: str
-    pictures: dict[str, Any]
+    pictures: dict[str, Callable[[], Any]]
 
 
 def chosen_by(arms: Sequence[Arm], artifact: Callable[[ExperimentSpec, str], bytes | None]) -> Chosen | None:
@@ -36,10 +37,10 @@ def chosen_by(arms: Sequence[Arm], artifact: Callable[[ExperimentSpec, str], byt
     if tracker.epoch == 0:
         return None
     whose = f"{spec.method_name}, seed {spec.seed}"
-    pictures = {f"Which samples were chosen: {whose}": draw_tracker(tracker)}
+    pictures: dict[str, Callable[[], Any]] = {f"Which samples were chosen: {whose}": partial(draw_tracker, tracker)}
     if images is not None and images.shape[1] in (1, 3, 4):
         title = f"The hardest {len(images)}: {whose}\nbelow each: label, mean loss, times chosen / times seen"
-        pictures[f"The hardest samples: {whose}"] = hardest_sheet(tracker, images, hardest, title=title)
+        pictures[f"The hardest samples: {whose}"] = partial(hardest_sheet, tracker, images, hardest, title=title)
     return Chosen(f"{whose}: {in_words(tracker)}", pictures)
 
 

@@ -24,6 +24,8 @@ def overview(asked: Sequence[tuple[Request, Sequence[Reproduced]]]) -> list[dict
     counts: dict[tuple[str, str], Counter[str]] = {}
     for request, results in asked:
         shown, name = request.shown(), f"{numbered(request.exhibit)}, {request.how.name}"
+        if any(size is not None for size in (request.epochs, request.train_size, request.width)):
+            name += ", smaller"  # not counted with whole rows
         if shown.along or shown.number not in _NUMBERS:
             continue
         for against, ordered, other in _pairs(shown, results):

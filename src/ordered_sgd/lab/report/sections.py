@@ -1,26 +1,27 @@
 """Everything that was asked for, from the records: tables, sentences and figures, as sections of a report."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ordered_sgd.errors import ArgumentError, RecordError
+from ordered_sgd.errors import ArgumentError, MissingExtraError, RecordError
 from ordered_sgd.lab.experiments.comparison import RunAll, compare
 from ordered_sgd.lab.experiments.exported import read_csv
-from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
+from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
 from ordered_sgd.lab.experiments.requests import Request, reproduce
 from ordered_sgd.lab.experiments.results import RESULTS
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import among
-from ordered_sgd.lab.report.boundaries import draw_boundaries
-from ordered_sgd.lab.report.curves import draw_along, draw_curves, draw_panels, draw_times
+from ordered_sgd.lab.report.attempts import Attempts, could_not
+from ordered_sgd.lab.report.curves import draw_curves
 from ordered_sgd.lab.report.data_map import chosen_by
 from ordered_sgd.lab.report.figure2 import FIGURE_2, draw_gamma
 from ordered_sgd.lab.report.findings import verdicts
 from ordered_sgd.lab.report.marked import fill, markdown_table
 from ordered_sgd.lab.report.overview import NOTES, numbered, overview
 from ordered_sgd.lab.report.page import ReadArtifact, Section
+from ordered_sgd.lab.report.pictures import pictures
 from ordered_sgd.lab.report.reruns import rerun_notes, reruns
 from ordered_sgd.lab.report.summary import comparison_table
 from ordered_sgd.lab.report.tried import NOTES as TRIED
@@ -29,6 +30,8 @@ from ordered_sgd.lab.report.tried import as_table, in_sentences, tried
 from ordered_sgd.lab.report.verdicts import found, table
 
 IN_SHORT = "In short"  # the first section, where there is something to count
+_RERUNS = "Beside independent reruns of the authors' scripts"
+Asked = Sequence[tuple[Request, Sequence[Reproduced]]]
 
 
 def sections(
@@ -58,21 +61,42 @@ def sections(
             results = reproduce(one.shown().rows, run_all, trials=one.trials)
             asked.append((one, results))
             parts.append(_reproduced(one, results, artifact))
+        except MissingExtraError:
+            raise
         except (RecordError, ArgumentError) as error:  # a request of another version may hold what is refused now
             parts.append(Section(_title(request), [f"Not finished: {error}"], []))
-    counted = overview(asked)
-    if len(counted) > 1:
-        parts.insert(0, Section(IN_SHORT, [], counted, notes=NOTES))
-    if asked:  # a report on the paper has its Figure 2 as well, which needs no training
-        title = "Figure 2: the weight of a sample by the rank of its loss"
-        note = "Drawn by osgd gamma --figure2."
-        parts.append(Section(title, [], [], {"n gamma by rank": draw_gamma(FIGURE_2)}, (note,)))
-    missed = tried(asked)
-    if missed:
-        parts.append(Section(NOT_AS_PRINTED, in_sentences(missed), as_table(missed), notes=TRIED))
-    lines = reruns([(one, result) for one, results in asked for result in results])
-    if lines:
-        parts.append(Section("Beside independent reruns of the authors' scripts", [], lines, notes=rerun_notes(lines)))
+        except Exception as error:  # the others are worth showing
+            parts.append(Section(_name_of(request), [], [], missing=(could_not("this section", error),)))
+    return [*_in_short(asked), *parts, *_beside_the_paper(asked)]
+
+
+def _in_short(asked: Asked) -> list[Section]:
+    attempts = Attempts()
+    counted = attempts("the counts", partial(overview, asked), [])
+    if len(counted) > 1 or attempts.missing:
+        return [Section(IN_SHORT, [], counted, notes=NOTES if counted else (), missing=attempts.missing)]
+    return []
+
+
+def _beside_the_paper(asked: Asked) -> list[Section]:
+    """What a report on the paper has at its end: Figure 2, which needs no training; what was tried; reruns."""
+    parts, attempts = [], Attempts()
+    if asked:
+        title, note = "Figure 2: the weight of a sample by the rank of its loss", "Drawn by osgd gamma --figure2."
+        drawn = attempts.pictures({"n gamma by rank": partial(draw_gamma, FIGURE_2)})
+        parts.append(Section(title, [], [], drawn, (note,), missing=attempts.missing))
+    attempts = Attempts()
+    missed = attempts("the rows and their settings", partial(tried, asked), {})
+    if missed or attempts.missing:
+        said = attempts("the sentences", partial(in_sentences, missed), [])
+        lines = attempts("the table", partial(as_table, missed), [])
+        parts.append(Section(NOT_AS_PRINTED, said, lines, notes=TRIED, missing=attempts.missing))
+    attempts = Attempts()
+    several = [(one, result) for one, results in asked for result in results]
+    lines = attempts("the table", partial(reruns, several), [])
+    if lines or attempts.missing:
+        notes = rerun_notes(lines) if lines else ()
+        parts.append(Section(_RERUNS, [], lines, notes=notes, missing=attempts.missing))
     return parts
 
 
@@ -86,23 +110,38 @@ def results_sections(exported: Path) -> list[Section]:
 def _title(request: Mapping[str, Any]) -> str:
     if request["command"] == "compare":
         spec = ExperimentSpec.from_json(request["base"])
-        return f"Comparison on {', '.join(dict.fromkeys([spec.data, spec.model]))}"  # a function is both
+        data = Path(spec.data).name if Path(spec.data).is_absolute() else spec.data  # a file goes by its name
+        return f"Comparison on {', '.join(dict.fromkeys([data, spec.model]))}"  # a function is both
     return f"{numbered(request['exhibit'])}, protocol {request['protocol']}"
+
+
+def _name_of(request: Mapping[str, Any]) -> str:
+    """The title of a section that cannot be made, even if its title cannot."""
+    return Attempts()("the title", partial(_title, request), f"{request.get('command', 'A request')}")
 
 
 def _compared(request: Mapping[str, Any], run_all: RunAll, artifact: ReadArtifact) -> Section:
     base = ExperimentSpec.from_json(request["base"])
     extra = [ExperimentSpec.from_json(text) for text in request["extra"]]
     arms = compare(base, run_all, trials=request["trials"], tune=request["tune"], extra=extra)
-    figures = {"Learning curves": draw_curves([arm for arm in arms if not arm.tuned])}
-    if any(arm.tuned for arm in arms):
-        figures["Learning curves at the best rates"] = draw_curves([arm for arm in arms if arm.tuned])
+    given, tuned = [arm for arm in arms if not arm.tuned], [arm for arm in arms if arm.tuned]
+    makers: dict[str, Callable[[], Any]] = {"Learning curves": partial(draw_curves, given)}
+    if tuned:
+        makers["Learning curves at the best rates"] = partial(draw_curves, tuned)
+    attempts = Attempts()
     notes = [f"{request['trials']} seeds, {base.epochs} epochs, {request['samples']}."]
-    chosen = chosen_by(arms, artifact)
+    chosen = attempts("what the tracker of samples saw", partial(chosen_by, arms, artifact), None)
     if chosen is not None:
-        figures |= chosen.pictures
+        makers |= chosen.pictures
         notes.append(chosen.found)
-    return Section(_title({"command": "compare", **request}), verdicts(arms), comparison_table(arms), figures, notes)
+    return Section(
+        _title({"command": "compare", **request}),
+        attempts("the sentences", partial(verdicts, arms), []),
+        attempts("the table", partial(comparison_table, arms), []),
+        attempts.pictures(makers),
+        notes,
+        missing=attempts.missing,
+    )
 
 
 def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadArtifact) -> Section:
@@ -112,36 +151,23 @@ def _reproduced(request: Request, results: Sequence[Reproduced], artifact: ReadA
     notes = dict.fromkeys(
         [f"{request.trials} seeds.", *shown.notes, *(note for one in results for note in one.row.notes)]
     )
+    attempts = Attempts()
     return Section(
         title,
-        found(results, shown),
-        table(results, shown),
-        _figures(shown, results, artifact),
+        attempts("the sentences", partial(found, results, shown), []),
+        attempts("the table", partial(table, results, shown), []),
+        attempts.pictures(pictures(shown, results, artifact)),
         tuple(notes),
         shown.name,
+        missing=attempts.missing,
     )
-
-
-def _figures(shown: Exhibit, results: Sequence[Reproduced], artifact: ReadArtifact) -> dict[str, Any]:
-    """The pictures of an exhibit: boundaries for Figure 1, error over time for whole trainings, curves for others."""
-    if shown.crossed or shown.serial:
-        return {}
-    if shown.along:
-        return {shown.title: draw_along(results, shown.along, shown.number)}
-    if shown.compared:
-        return {one.row.title: draw_times(one.arms) for one in results}
-    pictures = {"Learning curves": draw_panels(results, shown.number)}
-    if shown.name == "figure1":
-        drawn = draw_boundaries(results, artifact)
-        pictures = {**({"Decision boundaries, seed 0": drawn} if drawn is not None else {}), **pictures}
-    return pictures
 
 
 def markdown(parts: Sequence[Section], heading: str) -> str:
     """The sections as a Markdown document, without figures."""
     lines = [f"# {heading}", "", "Generated from records by `osgd report --markdown`; do not edit.", ""]
     for part in parts:
-        if part.found or part.rows:  # else it is all figures
+        if part.found or part.rows or part.missing:  # else it is all figures
             lines += [f"## {part.title}", "", *_body(part), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -162,4 +188,4 @@ def _body(part: Section) -> list[str]:
     lines = [*(f"- {sentence}" for sentence in part.found), ""]
     if part.rows:
         lines += [markdown_table(part.rows), ""]
-    return [*lines, *(f"*{note}*  " for note in part.notes)]
+    return [*lines, *(f"*{note}*  " for note in (*part.notes, *part.missing))]

@@ -81,7 +81,7 @@ def verdict(one: Reproduced, number: str) -> str:
         gained = values_of(ordered, number)[0] - values_of(plain, number)[0]
         more, fewer = (int((sign * gained > 1e-6).sum()) for sign in (1, -1))
         text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(gained) - more - fewer}"
-    return f"{text}{_beside_paper(one, number)}{f' [{one.row.shrunk}]' if one.row.shrunk else ''}."
+    return f"{text}{_beside_paper(one, number)}."
 
 
 class BesidePaper(NamedTuple):
@@ -109,9 +109,11 @@ def beside_paper(one: Reproduced, number: str, *, best: bool) -> BesidePaper:
 
 
 def _beside_paper(one: Reproduced, number: str) -> str:
-    """The last epoch beside the printed numbers, in words."""
-    printed = all(arm.name in one.row.printed for arm in one.arms[:2])
-    if not printed or not comparable(*one.arms[:2]) or number == "seconds":
+    """The last epoch beside the printed numbers, in words; a row that was cut is not held against them."""
+    printed = all(arm.name in one.row.printed for arm in one.arms[:2]) and number != "seconds"
+    if one.row.shrunk:
+        return f"; not judged against the paper: {one.row.shrunk}" if printed else f" [{one.row.shrunk}]"
+    if not printed or not comparable(*one.arms[:2]):
         return ""
     found = beside_paper(one, number, best=False)
     near = [

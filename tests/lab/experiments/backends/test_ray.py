@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ordered_sgd.errors import ArgumentError, RecordError
+from ordered_sgd.installed import how_to_install
 from ordered_sgd.lab.cli.main import main
 from ordered_sgd.lab.experiments.artifacts import SELECTION
 from ordered_sgd.lab.experiments.backends.processes import Processes
@@ -264,6 +265,6 @@ def test_without_ray_the_way_to_it_is_told(
     monkeypatch.setenv("ORDERED_SGD_HOME", str(tmp_path / "home"))
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(*COMMAND, "--backend", "ray") == 1
-    remedy = 'Run: pip install "ordered-sgd[ray]"'
+    remedy = how_to_install("ray")
     assert capsys.readouterr().err == f"osgd reproduce: ray must be installed; got no module 'ray'. {remedy}\n"
     assert not (tmp_path / "home").exists()

@@ -1,11 +1,12 @@
 """A row of a table or a panel of a figure as specs, with what the paper prints beside them."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ordered_sgd.errors import check_choice
+from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.experiments.recipes.published import Printed, PrintedRow
 from ordered_sgd.lab.experiments.recipes.shrink import shrink
@@ -146,12 +147,7 @@ class Exhibit:
 
     def pick(self, wanted: Sequence[str]) -> tuple[RecipeRow, ...]:
         """The rows with these ids, in the order of the exhibit; ``"semeion-*"`` stands for several."""
-        ids = [row.id for row in self.rows]
-        for name in wanted:
-            if not any(fnmatchcase(known, name) for known in ids):
-                check_choice(
-                    self.name, "row", name, ids, "Pick one of them, or several by a pattern such as 'mnist-*'."
-                )
+        check_rows(self.name, "rows", wanted, [row.id for row in self.rows])
         return tuple(row for row in self.rows if any(fnmatchcase(row.id, name) for name in wanted))
 
 
@@ -165,6 +161,26 @@ class Reproduced:
     def arm(self, name: str) -> Arm:
         """The arm of that name."""
         return next(arm for arm in self.arms if arm.name == name)
+
+
+def check_rows(where: str, name: str, wanted: Sequence[str], ids: Sequence[str]) -> None:
+    """Raise for an id or a pattern that is none of these, with the pattern that may be meant and the nearest ids.
+
+    >>> check_rows("doctest", "rows", ("semeion-*",), ["semeion-svm", "mnist-svm"])
+    """
+    for one in wanted:
+        if any(fnmatchcase(known, one) for known in ids):
+            continue
+        parts: list[str] = []
+        for pattern in (f"{one}*", f"*{one}*"):
+            meant = [known for known in ids if fnmatchcase(known, pattern)]
+            if meant and not parts:
+                parts.append(f"--rows '{pattern}' stands for {len(meant)} {'rows' if len(meant) > 1 else 'row'}.")
+        near = difflib.get_close_matches(one, dict.fromkeys(ids), n=3, cutoff=0.5)
+        if near:
+            parts.append(f"Near names: {', '.join(near)}.")
+        remedy = " ".join(parts) or f"They begin with {', '.join(sorted({known.partition('-')[0] for known in ids}))}."
+        raise ArgumentError(message(where, name, "be ids or patterns of rows", repr(one), remedy))
 
 
 def against_plain(ordered: ExperimentSpec) -> dict[str, ExperimentSpec]:
