@@ -79,7 +79,7 @@ def test_a_picture_that_fails_when_it_is_written_is_named_too() -> None:
     text = report_page([Section("Both", [], [{"q": "4"}], {"good": good, "bad": unfinished_formula()})])
     assert text.count("<figure>") == 1
     assert "Could not make the picture “bad”: ValueError: " in text
-    assert "<td>4</td>" in text
+    assert ">4<" in text
 
 
 ARMS: list[Arm] = [made_arm(name, [[20.0, 10.0], [21.0, 9.5]]) for name in ("sgd", "ordered", "random")]

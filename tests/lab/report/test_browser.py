@@ -19,14 +19,15 @@ from ordered_sgd.lab.cli.reproduce import command as reproduce
 
 pytestmark = pytest.mark.xdist_group("browser")  # the pages are made once
 
-DESK = {"viewport": {"width": 1280, "height": 900}}
-PHONE = {"viewport": {"width": 375, "height": 700}, "is_mobile": True, "device_scale_factor": 2}
+DESK = {"viewport": {"width": 1280, "height": 800}}
+PHONE = {"viewport": {"width": 375, "height": 812}, "is_mobile": True, "device_scale_factor": 2}
 DARK = {**DESK, "color_scheme": "dark"}
 PAPER = {"viewport": {"width": 718, "height": 1047}}  # A4 less margins of a centimetre, 96 pixels an inch
 SCREENS = {"desk": DESK, "phone": PHONE, "dark": DARK}
 SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
 
-every_page = pytest.mark.parametrize("name", ["compare", "report"])
+RECORDS = Path(__file__).parents[3] / "docs" / "records" / "results.csv.gz"
+every_page = pytest.mark.parametrize("name", ["compare", "report", pytest.param("results", marks=pytest.mark.slow)])
 every_screen = pytest.mark.parametrize(
     "screen", [pytest.param(name, marks=[pytest.mark.slow] if name == "dark" else []) for name in SCREENS]
 )
@@ -63,6 +64,15 @@ FIGURES = """() => [...document.querySelectorAll("figure")].map(f => {
            letters: Math.min(...lines.map(l => Math.min(l.width, l.height))) };
 })"""
 
+# Tables: the width of their box, of all columns, and of the first one; where that stands when the box is scrolled.
+TABLES = """() => [...document.querySelectorAll(".wide")].map(box => {
+  const first = box.querySelector("td"), before = first.getBoundingClientRect(), whole = box.scrollWidth;
+  box.scrollLeft = whole;
+  const moved = box.scrollLeft, after = first.getBoundingClientRect().left;
+  box.scrollLeft = 0;
+  return { box: box.clientWidth, whole, first: before.width, moved, stays: Math.abs(after - before.left) < 1 };
+})"""
+
 WIDTHS = "() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 
 
@@ -83,6 +93,14 @@ def folder(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call(reproduce, "table1", "--rows", "mnist-logistic", *SMALL).exit_code == 1  # no data: not finished
         (folder / "sections.json").write_text(call(report, "--json").stdout)
     return folder
+
+
+def made(folder: Path, name: str) -> Path:
+    """The page of that name; the big one, of all that RESULTS.md shows, is made when it is first asked for."""
+    path = folder / f"{name}.html"
+    if name == "results" and not path.exists():
+        assert call(report, "--from", str(RECORDS), "--out", str(path)).exit_code == 0
+    return path
 
 
 def call(command: Any, *arguments: str) -> Result:
@@ -129,8 +147,8 @@ def look(browser: Any, folder: Path) -> Look:
 
     @cache
     def looked(name: str, screen: str) -> dict[str, Any]:
-        with visit(browser, folder / f"{name}.html", SCREENS[screen]) as seen:
-            scripts = {"words": WORDS, "beyond": BEYOND, "figures": FIGURES, "widths": WIDTHS}
+        with visit(browser, made(folder, name), SCREENS[screen]) as seen:
+            scripts = {"words": WORDS, "beyond": BEYOND, "figures": FIGURES, "widths": WIDTHS, "tables": TABLES}
             return {what: seen.page.evaluate(script) for what, script in scripts.items()}
 
     return looked
@@ -155,7 +173,7 @@ def test_contrast_is_that_of_the_guidelines() -> None:
 
 @every_page
 def test_a_page_asks_for_nothing_and_nothing_goes_wrong(browser: Any, folder: Path, name: str) -> None:
-    with visit(browser, folder / f"{name}.html", DESK) as seen:
+    with visit(browser, made(folder, name), DESK) as seen:
         seen.page.wait_for_load_state("networkidle")
     assert seen.asked == []
     assert seen.complaints == []
@@ -195,6 +213,21 @@ def test_only_boxes_scroll_sideways(look: Look, name: str, screen: str) -> None:
 
 @every_page
 @every_screen
+def test_wide_tables_scroll_in_their_box_beside_a_first_column_that_leaves_them_room(
+    look: Look, name: str, screen: str
+) -> None:
+    tables = look(name, screen)["tables"]
+    assert tables
+    for table in tables:
+        assert table["moved"] == pytest.approx(table["whole"] - table["box"], abs=1)
+        assert table["stays"]
+        assert table["first"] <= table["box"] / 2
+    if screen == "phone":
+        assert any(table["moved"] > 100 for table in tables)
+
+
+@every_page
+@every_screen
 def test_figures_are_legible(look: Look, name: str, screen: str) -> None:
     figures = look(name, screen)["figures"]
     assert figures
@@ -209,7 +242,7 @@ def test_figures_are_legible(look: Look, name: str, screen: str) -> None:
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_on_paper_nothing_is_cut_off_or_dark(browser: Any, folder: Path, name: str, scheme: str) -> None:
     screen = PAPER | {"color_scheme": scheme}
-    with visit(browser, folder / f"{name}.html", screen, media="print") as seen:
+    with visit(browser, made(folder, name), screen, media="print") as seen:
         assert seen.page.evaluate(BEYOND) == []
         assert seen.page.evaluate(CUT) == []
         words = seen.page.evaluate(WORDS)
