@@ -34,7 +34,8 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        check_choice("osgd", "command", args[0], tuple(COMMANDS), "Run: osgd --help")
+        if not ctx.resilient_parsing:  # a shell that completes a line says nothing
+            check_choice("osgd", "command", args[0], tuple(COMMANDS), "Run: osgd --help")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
