@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ordered_sgd.errors import MissingExtraError
+from ordered_sgd.lab.data import load
 from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.experiments.requests import Request
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
@@ -85,14 +86,7 @@ def test_a_picture_that_fails_when_it_is_written_is_named_too() -> None:
 ARMS: list[Arm] = [made_arm(name, [[20.0, 10.0], [21.0, 9.5]]) for name in ("sgd", "ordered", "random")]
 
 
-class Data:
-    """As much of a data set as the page of a comparison shows."""
-
-    name = label = "made up"
-    licence = "none"
-
-    def __len__(self) -> int:
-        return 10
+DATA = load("digits")
 
 
 @pytest.mark.parametrize("draw", [broken, lambda arms: unfinished_formula()])
@@ -100,16 +94,14 @@ def test_the_page_of_a_comparison_is_there_without_its_curves(
     draw: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "draw_curves", draw)
-    data: Any = Data()
-    text = compare_page(ARMS, summary(ARMS), ["Found."], ExperimentSpec(), data, data)
+    text = compare_page(ARMS, summary(ARMS), ["Found."], ExperimentSpec(), DATA, DATA)
     assert "Could not make the picture “At the given rate”: ValueError: " in text
     assert "Calibration and cost" in text
     assert text.count("<tr>") == 2 * (1 + len(ARMS))
 
 
 def test_what_the_tracker_saw_may_be_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    data: Any = Data()
-    text = compare_page(ARMS, summary(ARMS), ["Found."], ExperimentSpec(), data, data, lambda spec, name: b"no archive")
+    text = compare_page(ARMS, summary(ARMS), ["Found."], ExperimentSpec(), DATA, DATA, lambda spec, name: b"no archive")
     assert "Could not make what the tracker of samples saw: " in text
     assert text.count("<figure>") == 1
 

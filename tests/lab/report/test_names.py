@@ -60,9 +60,8 @@ def test_sentences_stay_one_line(tracker: SelectionTracker) -> None:
 
 def test_a_page_escapes_them() -> None:
     rows = [{"class": name, **{f"recall of {name}": "1" for name in NAMES}} for name in NAMES]
-    page = render(
-        "report.html", title="t", parts=[SimpleNamespace(title="t", found=NAMES, rows=rows, notes=(), figures={})]
-    )
+    part = SimpleNamespace(title="t", found=NAMES, rows=rows, notes=(), figures={}, missing=())
+    page = render("report.html", title="t", parts=[part])
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert "a &amp; b" in page

@@ -104,5 +104,6 @@ def render(template: str, **values: Any) -> str:
     folder = resources.files("ordered_sgd.lab.report") / "templates"
     loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.filters["svg"] = as_svg
     text: str = environment.get_template(template).render(version=__version__, **values)
     return text
