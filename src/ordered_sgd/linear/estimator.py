@@ -1,6 +1,7 @@
 """What the three estimators share: their parameters, and training from start to end."""
 
 import logging
+import math
 import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -17,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.linear.objective import Array, Loss, Objective, State
+from ordered_sgd.linear.stream import Rows, Stream, advance, before_the_first_batch, observed
 from ordered_sgd.linear.training import History, Patience, RatePlan, Samples, Schedule, rate_of, safe_rate, train
-from ordered_sgd.rules import Rule, as_rule, check_level, warn_of_one
+from ordered_sgd.rules import Rule, as_rule, check_level, resolve_q, warn_of_one
 
 # Bytes are read as they are; anything else but float32 becomes float64, as elsewhere in scikit-learn.
 READ = {"accept_sparse": "csr", "dtype": [np.float64, np.float32, np.uint8], "order": "C"}
@@ -39,6 +41,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
     alpha: float = 1e-4
     l1_ratio: float = 0.15
     fit_intercept: bool = True
+    shuffle: bool = True
     input_scale: float = 1.0
     early_stopping: bool = False
     validation_fraction: float = 0.1
@@ -59,6 +62,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         "alpha": [Interval(Real, 0, None, closed="left")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
+        "shuffle": ["boolean"],
         "input_scale": [Interval(Real, 0, None, closed="neither")],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
@@ -82,14 +86,13 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         """Train on validated samples for `max_iter` epochs, or one more epoch if `partial`."""
         if partial and self.early_stopping:
             raise ValueError("early_stopping should be False with partial_fit")
+        if partial and self.eta0 == "auto":
+            return self._advance(X, y, weight, columns)
+        self._stream: Stream | None = None
         state, objective = self._first_state(X, columns, partial=partial), self._objective()
         if not (partial and hasattr(self, "_history")):
             self._history, self._rng = History(), _generator(self.random_state)
-        dtype = state.memory.dtype
-        if weight.min() < 0:
-            raise ValueError(f"Sample weights times class weights must not be negative, got {weight.min():g}.")
-        weight = np.ascontiguousarray(weight + 0.0, dtype)  # -0.0 becomes 0.0: kernels order losses by their bits
-        samples = Samples(_plain(X), np.ascontiguousarray(y, dtype), weight)
+        samples = Samples(*_arrays(X, y, weight, state.memory.dtype))
         patience = None if partial or self.tol is None else Patience(self.n_iter_no_change, self.tol)
         if self.early_stopping:
             samples, patience = self._hold_out(samples, stratify=stratify)
@@ -102,6 +105,40 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if not np.isfinite(state.coef).all():  # from the very last step, after which no losses are computed
             raise ValueError(_overflow(len(self._history.losses)))
         self._finish(state, patience)
+        return self
+
+    def _advance(self, X: Array, y: Array, weight: Array, columns: int) -> Self:
+        """Train on a chunk of a stream; see `ordered_sgd.linear.stream`."""
+        name, objective = type(self).__name__, self._objective()
+        if getattr(self, "_stream", None) is None:
+            rate = getattr(self, "eta0_", math.inf) if hasattr(self, "coef_") else math.inf
+            self._stream = Stream.start(self._first_state(X, columns, partial=True), rate)
+        if not hasattr(self, "_history"):
+            self._history, self._rng = History(), _generator(self.random_state)
+        stream, history, s = self._stream, self._history, self.batch_size
+        assert stream is not None
+        stream.lay_out(by_column=sparse.issparse(X), dtype=np.float64 if X.dtype == np.float64 else np.float32)
+        order = self._rng.permutation(len(y)) if self.shuffle else np.arange(len(y))
+        rows = Rows(*_arrays(X[order], y[order], weight[order], stream.state.memory.dtype))
+        level = check_level(self.q, name)
+        rule = None if isinstance(level, int | float) else level
+        q = level if isinstance(level, int | float) else history.next_q or level.first_q(s)
+        warn_of_one(self.q, s, name)
+        try:
+            trained = advance(stream, rows, objective, q, s, self._rng)
+            early = before_the_first_batch(stream, objective, q) if stream.seen == 0 else None
+        except NonFiniteLossError as error:
+            raise ValueError(_overflow(len(history.losses) + 1)) from error
+        own = trained.positions >= 0
+        self.selection_counts_ = np.zeros(len(y), np.int64)
+        self.selection_counts_[order[trained.positions[own]]] = trained.kept[own]
+        if len(trained.losses):
+            history.add(trained.losses, trained.kept, resolve_q(q, s))
+        if len(trained.losses) and rule is not None:
+            seen = observed(stream, trained, len(history.losses), s, rule, objective)
+            history.next_q = int(q) if seen is None else rule.next_q(int(q), s, seen)
+        coef, intercept, self.eta0_ = early or (stream.coef.copy(), stream.intercept.copy(), stream.rate)
+        self._learned(coef, intercept, stream.state)
         return self
 
     def _objective(self) -> Objective:
@@ -161,7 +198,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = "constant" if partial and self.learning_rate == "cosine" else self.learning_rate
         rate = rate_of(plan, self.eta0_, self.max_iter, name)
         level = logging.INFO if self.verbose else logging.DEBUG
-        return Schedule(s, q, rate, 1 if partial else self.max_iter, level, name)
+        return Schedule(s, q, rate, 1 if partial else self.max_iter, level, name, self.shuffle)
 
     def _finish(self, state: State, patience: Patience | None) -> None:
         coef, intercept = state.coef, state.intercept
@@ -170,6 +207,10 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if patience is not None and self.tol is not None and patience.waited < patience.epochs:
             text = f"{self.max_iter} epochs were not enough for tol={self.tol}. Raise max_iter, or use tol=None."
             warnings.warn(text, ConvergenceWarning, stacklevel=5)
+        self._learned(coef, intercept, state)
+
+    def _learned(self, coef: Array, intercept: Array, state: State) -> None:
+        """Set what `fit` and `partial_fit` learn."""
         self.coef_, self.intercept_ = np.ascontiguousarray(coef), intercept
         self._velocity = np.ascontiguousarray(state.velocity), state.intercept_velocity
         history = self._history
@@ -192,6 +233,14 @@ def scores_of(X: Array, coef: Array, intercept: Array, input_scale: float) -> Ar
     """Scores (n, K) of rows, dense or sparse."""
     scores: Array = (X @ coef.T) * coef.dtype.type(input_scale) + intercept
     return scores
+
+
+def _arrays(X: Any, y: Array, weight: Array, dtype: Any) -> tuple[Any, Array, Array]:
+    """Inputs, targets and weights as the kernels read them."""
+    if weight.min() < 0:
+        raise ValueError(f"Sample weights times class weights must not be negative, got {weight.min():g}.")
+    # -0.0 becomes 0.0: kernels order losses by their bits
+    return _plain(X), np.ascontiguousarray(y, dtype), np.ascontiguousarray(weight + 0.0, dtype)
 
 
 def _plain(X: Any) -> Any:

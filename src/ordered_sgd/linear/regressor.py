@@ -47,6 +47,8 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
         Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
     fit_intercept : bool, default=True
         Whether to fit an intercept.
+    shuffle : bool, default=True
+        Whether to shuffle the samples in every epoch, and those of each `partial_fit`.
     input_scale : float, default=1.0
         Factor applied to every input as it is read, in training and prediction. Use 1/255 for bytes (uint8), which are
         read without a copy.
@@ -129,9 +131,12 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train one more epoch on these samples, continuing momentum, rule and random state.
+        """Continue training on a chunk of a stream, of any size.
 
-        The cosine schedule stays at `eta0`, because the number of epochs is not known.
+        With ``eta0="auto"`` samples are collected to full batches, the rate falls and is never too large for what was
+        seen so far, up to 1,024 samples are kept to be trained on again, and the weights are an average. A rule is
+        asked once for every thousand samples. With a number for `eta0` it is one more epoch on these samples, in which
+        a cosine schedule stays at `eta0`, because the number of epochs is not known.
 
         Parameters
         ----------

@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ordered_sgd.batches import epoch_batches
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Array, Batches, Epoch, Objective, State
@@ -28,6 +27,12 @@ class History:
     ordered_losses: list[float] = field(default_factory=list)
     qs: list[int] = field(default_factory=list)
     next_q: int | None = None  # set by a rule
+
+    def add(self, losses: Array, kept: Array, q: int) -> None:
+        """Add the result of an epoch, or of a chunk of a stream."""
+        self.losses.append(float(losses.mean(dtype=np.float64)))
+        self.ordered_losses.append(float(losses[kept].mean(dtype=np.float64)))
+        self.qs.append(q)
 
 
 class Samples(NamedTuple):
@@ -54,6 +59,7 @@ class Schedule:
     epochs: int
     log_level: int = logging.DEBUG
     name: str = "train"  # in the log
+    shuffle: bool = True
 
 
 def train(
@@ -77,7 +83,7 @@ def train(
         rule, level = level, history.next_q or level.first_q(schedule.s)
     for _ in range(schedule.epochs):
         number = len(history.losses) + 1
-        (order,) = epoch_batches(n, n, rng)  # the same shuffle as in pieces of s
+        order = rng.permutation(n) if schedule.shuffle else np.arange(n)
         if samples.positions is not None:
             order = samples.positions[order]
         q, lr = resolve_q(level, s), schedule.rate(number)
@@ -172,19 +178,26 @@ def rate_of(plan: RatePlan, first: float, epochs: int, where: str) -> Callable[[
 def safe_rate(samples: Samples, objective: Objective, columns: int, q: int) -> float:
     """One over the largest curvature that the loss of a batch is likely to have.
 
-    The curvature of a sample's loss is at most c |x|^2 with c = 1 for the squared and the Huber loss, 1/4 for two
-    classes, 1/2 for the softmax; losses with corners are treated like the squared one. The mean over q samples has at
-    most their mean curvature, and one of them may be the largest of all.
+    The mean over q samples has at most their mean curvature, and one of them may be the largest of all.
+    """
+    bends = curvatures(samples.X, samples.weight, objective, columns)
+    if samples.positions is not None:
+        bends = bends[samples.positions]
+    curvature = float(bends.mean() + bends.max() / q) + objective.l2
+    return 1 / curvature if curvature > 0 else 1.0
+
+
+def curvatures(X: Array, weight: Array, objective: Objective, columns: int) -> Array:
+    """The largest curvature that the loss of each sample can have.
+
+    It is at most c |x|^2 with c = 1 for the squared and the Huber loss, 1/4 for two classes, 1/2 for the softmax;
+    losses with corners are treated like the squared one.
     """
     bend = 1.0
     if objective.loss == "log_loss":
         bend = 0.25 if columns == 1 else 0.5
-    squares = squared_norms(samples.X) * objective.input_scale**2 + objective.fit_intercept
-    weighted = squares * samples.weight
-    if samples.positions is not None:
-        weighted = weighted[samples.positions]
-    curvature = bend * float(weighted.mean() + weighted.max() / q) + objective.l2
-    return 1 / curvature if curvature > 0 else 1.0
+    found: Array = bend * (squared_norms(X) * objective.input_scale**2 + objective.fit_intercept) * weight
+    return found
 
 
 def squared_norms(X: Array) -> Array:
