@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
-demo: $(READY)  ## SGD, ordered SGD and the random-q control on scikit-learn's digits
+demo: $(READY)  ## a row of the paper's Table 1: LeNet on Semeion by SGD, ordered SGD and the random-q control
 	$(BIN)/osgd compare
 
 lint: $(READY)  ## ruff and mypy

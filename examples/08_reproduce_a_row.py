@@ -27,8 +27,8 @@ from ordered_sgd.lab.experiments.recipes import PROTOCOLS, Exhibit, RateSearch
 from ordered_sgd.lab.experiments.recipes.exhibit import Reproduced
 from ordered_sgd.lab.experiments.requests import Request, reproduce
 from ordered_sgd.lab.experiments.store import Records, Run
-from ordered_sgd.lab.report.findings import verdicts
 from ordered_sgd.lab.report.reruns import q_by_epoch
+from ordered_sgd.lab.report.sentences import compared
 from ordered_sgd.lab.report.verdicts import found, table
 
 
@@ -87,8 +87,8 @@ def main() -> None:
         with console.status(f"{shown.rows[0].id}, protocol {protocol}"):
             results = carry_out(shown, records, arguments.trials)
         for one, sentence in zip(results, found(results, shown), strict=True):
-            against_random = verdicts(one.arms)[1]
-            for words in (sentence, against_random):
+            _, ordered, random = one.arms
+            for words in (sentence, f"{compared(ordered, random)}."):
                 console.print(f"{protocol}: {words}", highlight=False, soft_wrap=True, markup=False)
             rate = one.row.arms["sgd"].lr
             lines += [{**line, "row": f"{protocol}, rate {rate:g}"} for line in table([one], shown)]

@@ -49,7 +49,7 @@ TABLE = [
             (("--data", "digit"), "osgd compare: name must be one of semeion, mnist,"),
             (("--data", "nothing.here:make"), "osgd compare: --data must name a function that can be imported"),
             (("--model", "lennet"), "osgd compare: name must be one of logistic, svm, linear, mlp, lenet,"),
-            (("--model", "lenet"), "size must be at least 16; got 8"),
+            (("--data", "digits", "--model", "lenet"), "size must be at least 16; got 8"),
             (
                 ("--engine", "fast"),
                 "osgd compare: engine must be one of auto, dense, rows, twopass, memory, kernels; got 'fast'.",

@@ -17,7 +17,8 @@ from ordered_sgd.lab.cli.records import command as records
 from ordered_sgd.lab.cli.report import command as report
 from ordered_sgd.lab.cli.reproduce import command as reproduce
 
-SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
+QUICK = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
+SMALL = ("--data", "digits", *QUICK)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,13 @@ def run(command: object, *arguments: str) -> Result:
 
 def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Path) -> None:
     done = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam")
-    assert re.search(r"^ordered is (better|worse|not clearly different)", done.stdout)
+    first, fixed, adam, time, *_ = done.stdout.splitlines()
+    assert first.startswith("q never moved: training accuracy stayed below 80 %, so ordered SGD was plain SGD. Try --q")
+    assert fixed.startswith("Ordered SGD with q = 8 (")
+    assert adam.startswith("Ordered Adam ")
+    assert re.match(
+        r"A step of the linear model on scikit-learn's digits .* at q = s/8 takes \d\.\d\d of SGD's time", time
+    )
     for name in ("sgd", "ordered", "random", "ordered q=8", "adam", "ordered adam"):
         assert f"│ {name.rjust(0)}" in done.stdout or name in done.stdout
     page = (tmp_path / "compare.html").read_text()
@@ -46,6 +53,26 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
     again = run(compare, *SMALL, "--no-tune", "--q", "8", "--adam", "--json")
     assert json.loads(run(records, "list", "--json").stdout) == before  # nothing was run twice
     assert len(json.loads(again.stdout)) == 6
+
+
+def test_without_options_lenet_is_compared_on_semeion_which_comes_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERED_SGD_DATA", str(tmp_path / "no-data"))
+    done = run(compare, "--trials", "2", "--epochs", "8", "--lr", "0.03", "--no-tune", "--workers", "1", "--quiet")
+    first, random, own, lenet, *_ = done.stdout.splitlines()
+    assert first.startswith("At a learning rate of 0.03, ordered SGD")
+    assert "a random choice of as many samples" in random
+    assert re.match(
+        r"A step of LeNet on Semeion handwritten digits at q = s/\d+ takes .* with the same gradient\.", own
+    )
+    assert lenet.startswith("A step of LeNet on 28x28 images at q = s/8 takes ")
+    recorded = list(csv.DictReader(io.StringIO(run(records, "export").stdout)))
+    assert {row["engine"] for row in recorded if row["method"] == "ordered"} == {"dense", "rows"}
+    compiled = [row for row in recorded if row["compile_seconds"]]
+    assert {row["method"] for row in compiled} == {"ordered", "random"}
+    assert all(float(row["compile_seconds"]) > 0 for row in compiled)
+    assert own in (tmp_path / "compare.html").read_text().replace("&#39;", "'")
 
 
 def test_the_batch_sampler_is_an_arm_with_its_recall() -> None:
@@ -70,7 +97,8 @@ def test_the_engine_with_a_memory_is_an_arm_with_its_recall(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_the_search_for_a_rate_is_on_for_digits(tmp_path: Path) -> None:
-    rows = json.loads(run(compare, "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json").stdout)
+    given = ("--data", "digits", "--trials", "1", "--epochs", "1", "--workers", "1", "--quiet", "--json")
+    rows = json.loads(run(compare, *given).stdout)
     assert sum(" at " in row["method"] for row in rows) == 3
     assert (tmp_path / "compare.html").read_text().count("<svg") == 4
 
@@ -124,6 +152,8 @@ def test_a_table_with_text_gaps_and_a_rare_class(tmp_path: Path, model: str) -> 
     assert "left out: 0 (it numbers the rows)" in done.stderr
     assert "missing numbers become the median, and a column says so: gap (60)" in done.stderr
     assert "recall of $rare_<b> (" in done.stdout
+    if model == "logistic":
+        assert re.search(r"The last epoch of the compiled linear model took \d+\.\d\d of SGD's time\.", done.stdout)
     rows = {row["method"]: row for row in json.loads(run(compare, *given, "--json").stdout)}
     assert {"sgd balanced weights", "ordered balanced weights"} < set(rows)
     rare = 0  # "$rare..." comes before "often"
@@ -341,8 +371,8 @@ def test_what_was_found_is_printed_though_the_page_cannot_be_written(
 
 @pytest.mark.slow
 def test_rows_of_the_paper_and_everything_on_one_page(tmp_path: Path) -> None:
-    done = run(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL)
-    assert "figure1a: ordered is" in done.stdout
+    done = run(reproduce, "figure1", "--rows", "figure1a,figure1b", *QUICK)
+    assert "figure1a: ordered SGD" in done.stdout
     assert "[2 of 400 epochs]" in done.stdout
     run(compare, *SMALL, "--no-tune")
     run(report, "--markdown", "RESULTS.md", "--figures", "pictures")

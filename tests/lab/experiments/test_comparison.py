@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ordered_sgd.lab.experiments.comparison import GRID, Difference, compare, paired, replay_of, runs_of
+from ordered_sgd.lab.experiments.comparison import (
+    FIRST,
+    LADDER,
+    Difference,
+    best_rates,
+    compare,
+    paired,
+    replay_of,
+    runs_of,
+)
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Run
 from tests.lab.experiments.runs import made_arm, made_run
@@ -31,11 +40,35 @@ def test_three_methods_then_the_same_at_their_best_rates() -> None:
         *("sgd at 0.1", "ordered at 0.03", "random at 0.03"),
     ]
     assert [arm.tuned for arm in arms] == [False] * 4 + [True] * 3
-    assert len(run_all.asked) == runs_of([ExperimentSpec()], trials=2, tune=True)
     searched = [spec for spec in run_all.asked if spec.validation > 0]
-    assert {spec.lr for spec in searched} == set(GRID)
+    assert {(spec.method, spec.lr) for spec in searched} == {
+        *(("sgd", rate) for rate in (0.01, 0.03, 0.1, 0.3)),  # 0.1 is the best, and was the last at first
+        *(("ordered", rate) for rate in FIRST),
+    }
+    assert len(run_all.asked) == runs_of([ExperimentSpec()], trials=2, tune=True) - 2  # only one rate beyond the first
     assert all(run.spec.validation == 0 for arm in arms for run in arm.runs)
     assert [[run.spec.seed for run in arm.runs] for arm in arms] == [[0, 1]] * 7
+
+
+@pytest.mark.parametrize(("best", "found"), [(0.0003, 0.0003), (1e-9, 0.0001), (1e9, 10.0), (0.04, 0.03)])
+def test_the_search_goes_on_until_the_best_rate_lies_between_two_others(best: float, found: float) -> None:
+    asked: list[float] = []
+
+    def run_all(specs: list[ExperimentSpec]) -> list[Run]:
+        asked.extend(spec.lr for spec in specs)
+        return [made_run(spec, [1 + abs(np.log(spec.lr / best))]) for spec in specs]
+
+    assert best_rates([ExperimentSpec(epochs=1)], run_all, trials=1) == [found]
+    at = LADDER.index(found)
+    assert set(LADDER[max(0, at - 1) : at + 2]) <= set(asked)
+    assert len(set(asked)) == len(asked)
+
+
+def test_where_every_rate_diverges_the_search_ends() -> None:
+    def run_all(specs: list[ExperimentSpec]) -> list[Run]:
+        return [made_run(spec, [None]) for spec in specs]
+
+    assert best_rates([ExperimentSpec(epochs=1)], run_all, trials=1) == [FIRST[0]]
 
 
 def test_the_control_repeats_the_q_and_the_rate_of_the_run_with_its_seed() -> None:

@@ -12,7 +12,10 @@ from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.spec import PAPER_RULE, ExperimentSpec, Method
 from ordered_sgd.lab.experiments.store import Run
 
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # learning rates that are tried for "best rate"
+GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # learning rates of exhibits that cross them
+# Learning rates that a search for the best one may try; it begins with those of `FIRST`.
+LADDER = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+FIRST = (0.01, 0.03, 0.1)
 HELD_OUT = 0.2  # share of the training set on which the rate is picked
 TUNING_SEEDS = 3
 LEVEL = 0.95  # of the intervals
@@ -105,8 +108,9 @@ def compare(
     arms = [Arm(spec.method_name, runs) for spec, runs in zip(given, found, strict=True)]
     arms.insert(2, Arm("random", _replayed(arms[1].runs, run_all)))
     if tune:
-        rates = {method: best_rate(base.but(method=method), run_all, trials) for method in ("sgd", "ordered")}
-        tuned = [base.but(method=method, lr=rate) for method, rate in rates.items()]
+        plain = given[:2]
+        rates = best_rates(plain, run_all, trials)
+        tuned = [spec.but(lr=rate) for spec, rate in zip(plain, rates, strict=True)]
         best = _by_seed(tuned, seeds, run_all)
         arms += [Arm(f"{s.method_name} at {s.lr:g}", runs, tuned=True) for s, runs in zip(tuned, best, strict=True)]
         arms.append(Arm(f"random at {tuned[1].lr:g}", _replayed(best[1], run_all), tuned=True))
@@ -114,20 +118,40 @@ def compare(
 
 
 def runs_of(extra: Sequence[ExperimentSpec], *, trials: int, tune: bool) -> int:
-    """How many runs `compare` makes.
+    """How many runs `compare` makes if one rate outside of `FIRST` has to be tried for each method.
 
-    >>> runs_of([], trials=5, tune=True)  # 3 methods, 6 rates for 2 of them on 3 seeds, 3 methods again
-    66
+    >>> runs_of([], trials=5, tune=True)  # 3 methods, 4 rates for 2 of them on 3 seeds, 3 methods again
+    54
     """
-    searched = len(GRID) * 2 * min(trials, TUNING_SEEDS) + 3 * trials
+    searched = (len(FIRST) + 1) * 2 * min(trials, TUNING_SEEDS) + 3 * trials
     return trials * (3 + len(extra)) + (searched if tune else 0)
 
 
-def best_rate(spec: ExperimentSpec, run_all: RunAll, trials: int) -> float:
-    """The rate of the grid with the lowest mean error on a held-out share of the training set."""
+def best_rates(specs: Sequence[ExperimentSpec], run_all: RunAll, trials: int) -> list[float]:
+    """For each spec the rate with the lowest mean error on a held-out share of the training set.
+
+    The search begins with `FIRST` and goes on until the best rate has been tried between its neighbours on the
+    `LADDER`, or lies at its end.
+    """
     seeds = range(min(trials, TUNING_SEEDS))
-    tried = _by_seed([spec.but(lr=rate, validation=HELD_OUT) for rate in GRID], seeds, run_all)
-    return lowest(dict(zip(GRID, tried, strict=True)))
+    tried: list[dict[float, tuple[Run, ...]]] = [{} for _ in specs]
+    wanted = [(at, rate) for at in range(len(specs)) for rate in FIRST]
+    while wanted:
+        asked = [specs[at].but(lr=rate, validation=HELD_OUT) for at, rate in wanted]
+        for (at, rate), runs in zip(wanted, _by_seed(asked, seeds, run_all), strict=True):
+            tried[at][rate] = runs
+        wanted = [(at, rate) for at, known in enumerate(tried) for rate in _around(lowest(known)) if rate not in known]
+    return [lowest(known) for known in tried]
+
+
+def _around(rate: float) -> tuple[float, ...]:
+    """The neighbours of a rate on the ladder.
+
+    >>> _around(0.1), _around(10.0)
+    ((0.03, 0.3), (3.0,))
+    """
+    at = LADDER.index(rate)
+    return (*LADDER[max(0, at - 1) : at], *LADDER[at + 1 : at + 2])
 
 
 def lowest(tried: Mapping[float, Sequence[Run]]) -> float:

@@ -13,7 +13,8 @@ class EpochRow:
         Its number from 1, and what it trained with; the engine is the one that ran in its last full batch.
     seconds, cpu_seconds, samples, backpropagated
         Spent in training steps (no evaluation, no data), by the clock and of the processor: with one thread on an idle
-        machine the two are the same; samples seen, and samples that were kept.
+        machine the two are the same; samples seen, and samples that were kept. Steps in which torch.compile compiled
+        the model count in `compile_seconds` alone.
     train_accuracy
         As the rule saw it, in [0, 1].
     running_loss, running_ordered_loss
@@ -37,6 +38,8 @@ class EpochRow:
     scored, recall
         Of ``engine="memory"``: samples that were scored, and the share of the q largest losses of a batch that was
         found, as it is estimated: the mean over the batches in which an estimate was known.
+    compile_seconds
+        Of the steps in which torch.compile compiled the model; None where there was none.
     """
 
     epoch: int
@@ -65,3 +68,4 @@ class EpochRow:
     auc: float | None = None
     r2: float | None = None
     mae: float | None = None
+    compile_seconds: float | None = None

@@ -86,6 +86,7 @@ def measured(row: EpochRow, sums: Mapping[str, float], train: Scores | None, tes
         calibration_error=None if predicts else calibration_error(test.scores, test.y),
         scored=round(sums["scored"]) if "scored" in sums else None,
         recall=sums["found"] / sums["measured"] if sums.get("measured") else None,
+        compile_seconds=sums.get("compile_seconds") or None,
     )
 
 

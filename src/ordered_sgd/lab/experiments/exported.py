@@ -23,6 +23,7 @@ _LATER = (
     "auc",
     "r2",
     "mae",
+    "compile_seconds",
 )  # columns that older files do not have
 
 

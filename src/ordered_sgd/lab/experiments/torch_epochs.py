@@ -1,5 +1,6 @@
 """Epochs of `OrderedStep` in torch, for every model and method."""
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,9 +48,12 @@ class TorchEpochs:
             group["lr"] = rate
         source = self.setting.source
         for x, y, indices in batches(source, self.setting.model):
-            start, cpu_start = time.perf_counter(), time.process_time()
+            graphs, start, cpu_start = _graphs(), time.perf_counter(), time.process_time()
             record = self.baseline(x, y, indices, epoch) if self.baseline else self.ordered(x, y, index=indices)
-            spent = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu_start}
+            seconds, cpu_seconds, compiling = time.perf_counter() - start, time.process_time() - cpu_start, 0.0
+            if _graphs() != graphs:  # nearly all of the time of such a step goes into compiling
+                seconds, cpu_seconds, compiling = 0.0, 0.0, seconds
+            spent = {"seconds": seconds, "cpu_seconds": cpu_seconds, "compile_seconds": compiling}
             # q may keep all of a smaller last batch, which is then a plain step
             engine = record.engine if record.count == source.s else ""
             yield Trained({**spent, **_sums(record)}, engine, indices, record.losses, record.rows, record.scored)
@@ -105,6 +109,12 @@ def _sums(record: StepRecord) -> dict[str, float]:
         sums["found"] = (record.recall or 0.0) * record.count
         sums["measured"] = record.count if record.recall is not None else 0
     return sums
+
+
+def _graphs() -> int | None:
+    """How many graphs torch.compile has made in this process; None before its compiler, slow to import, is there."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return None if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
 
 
 def lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:

@@ -137,7 +137,7 @@ def _compared(request: Mapping[str, Any], run_all: RunAll, artifact: ReadArtifac
     return Section(
         _title({"command": "compare", **request}),
         attempts("the sentences", partial(verdicts, arms), []),
-        attempts("the table", partial(comparison_table, arms), []),
+        attempts("the table", partial(comparison_table, arms, "cpu_seconds"), []),
         attempts.pictures(makers),
         notes,
         missing=attempts.missing,

@@ -12,12 +12,15 @@ Numbers = Mapping[str, Any]  # a row of `summary`
 
 
 def summary(arms: Sequence[Arm], clock: str = "seconds") -> list[dict[str, Any]]:
-    """One row of numbers per arm; the first arm is what the others are compared with. None where there is no number.
+    """One row of numbers per arm, compared with the first one, a tuned arm with the first tuned one.
+
+    None where there is no number, as for the interval of a difference that is the same in all seeds.
 
     Errors are in percent, times in seconds (of training steps; ``clock="cpu_seconds"``: of the processor), standard
     deviations with ddof = 0 as in the paper's scripts.
     """
-    return [_row(arm, arms[0], clock) for arm in arms]
+    first_tuned = next((arm for arm in arms if arm.tuned), arms[0])
+    return [_row(arm, first_tuned if arm.tuned else arms[0], clock) for arm in arms]
 
 
 def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
         "error": finite(np.mean, error),
         "std": finite(np.std, error),
         "difference": None if alone else gained.mean,
-        "half_width": None if alone else gained.half,
+        "half_width": None if alone or not spreads(gained) else gained.half,
         "improvement": None if alone or not before else -100 * gained.mean / before,
         "best_error": finite(np.mean, arm.best("test_error")),
         "best_std": finite(np.std, arm.best("test_error")),
@@ -42,6 +45,7 @@ def _row(arm: Arm, plain: Arm, clock: str) -> dict[str, Any]:
         "seconds_per_epoch": finite(np.mean, arm.total(clock) / epochs),
         "seconds_to_error": finite(np.mean, seconds_to(arm, plain, clock)),
         "reached": int(np.isfinite(seconds_to(arm, plain, clock)).sum()),
+        "compile_seconds": float(np.mean(arm.total("compile_seconds"))) or None,
         "backpropagated": float(np.sum(arm.total("backpropagated")) / np.sum(samples)) if samples.sum() else None,
         "scored": float(np.sum(arm.total("scored")) / np.sum(samples)) if arm.total("scored").any() else None,
         "recall": finite(np.mean, arm.last("recall")),
@@ -78,6 +82,11 @@ def values_of(arm: Arm, number: str) -> tuple[np.ndarray, np.ndarray]:
 def difference(arm: Arm, other: Arm, number: str) -> Difference:
     """How much larger a number of an arm is than that of another, paired over seeds."""
     return paired(values_of(arm, number)[0], values_of(other, number)[0])
+
+
+def spreads(found: Difference) -> bool:
+    """Whether a difference varies over seeds; an interval of no width tells nothing."""
+    return found.half > 1e-9 * max(1.0, abs(found.mean))
 
 
 def comparable(arm: Arm, other: Arm) -> bool:
@@ -177,7 +186,7 @@ ERRORS = (
     METHOD,
     Column("error", "last", "last epoch", show=spread, also=("std", "diverged", "seeds")),
     Column("best_error", "best", "best epoch", show=spread, also=("best_std",)),
-    Column("difference", "against sgd", "against the first", show=interval, also=("half_width",)),
+    Column("difference", "against sgd", "against SGD", show=interval, also=("half_width",)),
     Column("improvement", "improvement", "improvement", digits=1, unit=" %", missing=""),
 )
 COSTS = (
@@ -187,6 +196,7 @@ COSTS = (
     Column("calibration_error", "calib.", "calibration error"),
     Column("seconds_per_epoch", "s/epoch", "s per epoch"),
     Column("seconds_to_error", "s to sgd", "s to SGD's error", digits=2, after=" ({reached}/{seeds})"),
+    Column("compile_seconds", "compile", "s to compile", digits=1),
     Column("backpropagated", "backprop.", "back-propagated", digits=0, scale=100, unit=" %"),
 )
 MEMORY = (

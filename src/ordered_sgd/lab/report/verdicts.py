@@ -7,7 +7,8 @@ import numpy as np
 
 from ordered_sgd.lab.experiments.comparison import Arm
 from ordered_sgd.lab.experiments.recipes.exhibit import Exhibit, Reproduced
-from ordered_sgd.lab.report.findings import against_first, ends_grid, in_points, judged, never_ordered
+from ordered_sgd.lab.report.findings import against_first, ends_grid, judged, never_ordered
+from ordered_sgd.lab.report.sentences import compared, spoken
 from ordered_sgd.lab.report.summary import comparable, comparison_table, difference, finite, interval, spread, values_of
 
 
@@ -72,16 +73,16 @@ def cells(one: Reproduced, number: str) -> list[dict[str, Any]]:
 def verdict(one: Reproduced, number: str) -> str:
     """What the row says: the direction, whether it is clear, and how far the means are from the printed ones."""
     plain, ordered = one.arms[0], one.arms[1]
-    unit = {"seconds": "s per epoch", "train_accuracy": "points of accuracy"}.get(number, "points of error")
-    numbers = in_points(ordered, plain, unit, number)
-    text = f"{one.row.id}: {ordered.name} is {judged(ordered, plain, number)} {plain.name} ({numbers})"
+    text = f"{one.row.id}: {compared(ordered, plain, number)}."
     if never_ordered(ordered):
-        text += ", and is the same training: q never moved"
+        text = f"{one.row.id}: q never moved, so {spoken(ordered.name)} was {spoken(plain.name)}."
+        return f"{text}{_beside_paper(one, number) if one.row.shrunk else ''}"
     if number == "train_accuracy":
         gained = values_of(ordered, number)[0] - values_of(plain, number)[0]
         more, fewer = (int((sign * gained > 1e-6).sum()) for sign in (1, -1))
-        text += f", more points right in {more} seeds, fewer in {fewer}, as many in {len(gained) - more - fewer}"
-    return f"{text}{_beside_paper(one, number)}."
+        less = f" and fewer in {fewer}" if fewer else ""
+        text += f" More points are classified correctly in {more} of {len(gained)} seeds{less}."
+    return f"{text}{_beside_paper(one, number)}"
 
 
 class BesidePaper(NamedTuple):
@@ -112,17 +113,28 @@ def _beside_paper(one: Reproduced, number: str) -> str:
     """The last epoch beside the printed numbers, in words; a row that was cut is not held against them."""
     printed = all(arm.name in one.row.printed for arm in one.arms[:2]) and number != "seconds"
     if one.row.shrunk:
-        return f"; not judged against the paper: {one.row.shrunk}" if printed else f" [{one.row.shrunk}]"
+        return f" Not judged against the paper: {one.row.shrunk}." if printed else f" [{one.row.shrunk}]"
     if not printed or not comparable(*one.arms[:2]):
         return ""
     found = beside_paper(one, number, best=False)
-    near = [
-        f"{arm.name} {'within' if close else 'not within'} two of its"
-        for arm, close in zip(one.arms, found.near, strict=False)
-        if close is not None
-    ]
-    distance = f", {' and '.join(near)} standard deviations" if near else ""
-    return f"; {'same' if found.same_direction else 'not the same'} direction as the paper{distance}"
+    direction = f" The paper's difference has {'the same' if found.same_direction else 'the other'} sign"
+    known = [(spoken(arm.name), near) for arm, near in zip(one.arms, found.near, strict=False) if near is not None]
+    return f"{direction}{_distance(known)}."
+
+
+def _distance(known: Sequence[tuple[str, bool]]) -> str:
+    """Which of two means lie near the printed ones; nothing where no deviation is printed.
+
+    >>> _distance([("SGD", True), ("ordered SGD", False)])
+    '; SGD lies within two of its standard deviations, ordered SGD does not'
+    """
+    if not known:
+        return ""
+    words = "within two of its standard deviations"
+    near, far = ([name for name, close in known if close is wanted] for wanted in (True, False))
+    if not far:
+        return f"; both means lie {words}"
+    return f"; {near[0]} lies {words}, {far[0]} does not" if near else f"; neither mean lies {words}"
 
 
 def _lines(one: Reproduced, number: str) -> list[dict[str, str]]:
@@ -181,14 +193,12 @@ def at_best_rates(results: Sequence[Reproduced], number: str) -> dict[str, tuple
 def _best_of_grid(results: Sequence[Reproduced], number: str) -> list[str]:
     """A sentence for every problem of a grid of rates."""
     sentences, shrunk = [], results[0].row.shrunk
-    for name, pair in at_best_rates(results, number).items():
-        ordered, plain = pair
-        rates = [f"{arm.runs[0].spec.lr:g}{' (the last that was tried)' if ends_grid(arm) else ''}" for arm in pair]
-        sentences.append(
-            f"{name}: ordered at its best rate, {rates[0]}, is {judged(ordered, plain, number)} plain at its best, "
-            f"{rates[1]} ({in_points(ordered, plain, 'points of error', number)}; both rates picked on the test set)"
-            f"{f' [{shrunk}]' if shrunk else ''}."
-        )
+    for name, (ordered, plain) in at_best_rates(results, number).items():
+        names = f"ordered SGD at {ordered.runs[0].spec.lr:g}", f"SGD at {plain.runs[0].spec.lr:g}"
+        ends = [who for who, arm in zip(names, (ordered, plain), strict=True) if ends_grid(arm)]
+        last = f" No learning rate beyond that of {' and '.join(ends)} was tried." if ends else ""
+        where = f"{name}{f' [{shrunk}]' if shrunk else ''}: at their best learning rates, picked on the test set"
+        sentences.append(f"{where}, {compared(ordered, plain, number, names=names)}.{last}")
     return sentences
 
 
