@@ -1,6 +1,7 @@
 """The hint for a missing extra is a command that works for the way in which the package was installed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from ordered_sgd import installed
 from ordered_sgd.installed import how_to_install
+from tests.word_by_word import checkout
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,8 +70,6 @@ def test_the_hint_is_true_of_a_real_installation(editable: bool, tmp_path: Path)
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     python = environment / "bin" / "python"
-    from tests.word_by_word import checkout
-
     copy = checkout(tmp_path / "copy")
     flag = ["-e"] if editable else []
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *flag, str(copy)], check=True)
@@ -77,8 +77,11 @@ def test_the_hint_is_true_of_a_real_installation(editable: bool, tmp_path: Path)
         "try:\n    from ordered_sgd.errors import require; require('jinja2', extra='lab', where='osgd')\n"
         "except ImportError as error:\n    print(error)"
     )
-    told = subprocess.run([str(python), "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    fault, _, remedy = told.strip().partition(". Run in ")
+    alone = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}  # not this tree
+    asked = subprocess.run(
+        [str(python), "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path, env=alone
+    )
+    fault, _, remedy = asked.stdout.strip().partition(". Run in ")
     assert fault == "osgd: jinja2 must be installed; got no module 'jinja2'"
     folder, _, command = remedy.partition(": ")
     assert folder == str(copy)

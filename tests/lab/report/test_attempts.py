@@ -14,7 +14,7 @@ from ordered_sgd.lab.report import page, pictures, sections
 from ordered_sgd.lab.report.attempts import Attempts
 from ordered_sgd.lab.report.canvas import new_figure
 from ordered_sgd.lab.report.page import Section, compare_page, report_page
-from ordered_sgd.lab.report.summary import summary
+from ordered_sgd.lab.report.summary import ERRORS, shown, summary
 from tests.lab.experiments.runs import made_arm, made_run
 
 
@@ -98,6 +98,16 @@ def test_the_page_of_a_comparison_is_there_without_its_curves(
     assert "Could not make the picture “At the given rate”: ValueError: " in text
     assert "Calibration and cost" in text
     assert text.count("<tr>") == 2 * (1 + len(ARMS))
+
+
+def test_a_table_of_a_comparison_that_cannot_be_made_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_errors(rows: Any, columns: Any, **options: Any) -> Any:
+        return broken() if columns is ERRORS else shown(rows, columns, **options)
+
+    monkeypatch.setattr(page, "shown", no_errors)
+    text = compare_page(ARMS, summary(ARMS), ["Found."], ExperimentSpec(), DATA, DATA)
+    assert "Could not make the table of errors: ValueError: no room for the axes." in text
+    assert text.count("<tr>") == 1 + len(ARMS)
 
 
 def test_what_the_tracker_saw_may_be_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,15 +66,16 @@ def compare_page(
         "runs": ", ".join(run.spec.run_id for arm in arms for run in arm.runs),
     }
     remembers = bool(remembered(rows))
+    costs = (*COSTS, *(MEMORY[1:] if remembers else ()))
     return render(
         "compare.html",
         title=f"Ordered SGD on {train.name}",
         verdicts=verdicts,
-        errors=shown(rows, ERRORS, long=True),
+        errors=attempts("the table of errors", partial(shown, rows, ERRORS, long=True), []),
         error_title="Test error" if train.classes else UNEXPLAINED.capitalize(),
-        targets=target_table(arms, train),
+        targets=attempts("the table by target", partial(target_table, arms, train), []),
         target_title=target_title(train),
-        costs=shown(rows, (*COSTS, *(MEMORY[1:] if remembers else ())), long=True),
+        costs=attempts("the table of costs", partial(shown, rows, costs, long=True), []),
         remembers=remembers,
         seeds=rows[0]["seeds"],
         figures=_as_svg(attempts.pictures(makers), attempts),
