@@ -8,6 +8,7 @@ import click
 
 from ordered_sgd import __version__
 from ordered_sgd.errors import ArgumentError, OrderedSGDError, check_choice
+from ordered_sgd.lab.cli.notes import noted_warnings
 
 # Command -> one line of help. The module of the same name in this package is imported when it is run, so that
 # `osgd --help` answers at once.
@@ -61,7 +62,9 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run `osgd`: exit code 0, or 2 for a wrong command, 1 for a failed run, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(osgd.main(arguments, prog_name="osgd", standalone_mode=False) or 0)
+        with noted_warnings():
+            code = osgd.main(arguments, prog_name="osgd", standalone_mode=False)
+        sys.exit(code or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo(_stopped(arguments), err=True)
         sys.exit(130)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from ordered_sgd.errors import RecordError, message
+from ordered_sgd.errors import RecordError, message, warn
 from ordered_sgd.lab.experiments.epoch import EpochRow
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Records, Run
@@ -43,6 +43,7 @@ class Backend(ABC):
     ) -> None:
         self.records, self.workers, self.again, self.progress = records, workers, again, progress
         self._ran: set[ExperimentSpec] = set()
+        self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +77,12 @@ class Backend(ABC):
     def report(self, spec: ExperimentSpec, row: EpochRow) -> None:
         """Tell that an epoch is recorded."""
         self.progress(spec, row.epoch)
+
+    def warn(self, text: str) -> None:
+        """Warn of what a worker was warned of, once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warn(text)
 
     def _known(self, spec: ExperimentSpec) -> bool:
         found = self.records.get(spec)

@@ -1,12 +1,14 @@
 """Runs over processes of this machine, each with the threads of its spec; they end with their parent."""
 
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from ordered_sgd.lab.experiments.backends.backend import LOOK, Backend, workers_
 from ordered_sgd.lab.experiments.run import run
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
 from ordered_sgd.lab.experiments.store import Records
+
+_LEAVING = 10.0  # seconds that a worker has to end
 
 
 class Processes(Backend):
@@ -33,7 +37,10 @@ class Processes(Backend):
         for process in processes.values():
             process.terminate()
         for process in processes.values():
+            process.join(_LEAVING)
+            process.kill()  # which does nothing to one that has ended
             process.join()
+        self._listen()
 
     def carry_out(self, specs: Sequence[ExperimentSpec]) -> None:
         """Run and record all of these, each once; return when they are over."""
@@ -49,11 +56,11 @@ class Processes(Backend):
             context = multiprocessing.get_context("spawn")
             self._news = context.Queue()
             self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(self._news,))
-        waiting = {self._pool.submit(_work, spec, self.records.folder, self.again) for spec in specs}
+        with _without_ctrl_c():  # the first of these starts the workers
+            waiting = {self._pool.submit(_work, spec, self.records.folder, self.again) for spec in specs}
         while waiting:
             done, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
-            while not self._news.empty():
-                self.progress(*self._news.get())
+            self._listen()
             for one in done:
                 try:
                     one.result()
@@ -62,15 +69,39 @@ class Processes(Backend):
                     got = "one that was killed"
                     raise RecordError(message("Processes", "workers", "run to their end", got, remedy)) from error
 
+    def _listen(self) -> None:
+        """Pass on what workers have reported."""
+        while not self._news.empty():
+            news = self._news.get()
+            if isinstance(news, str):
+                self.warn(news)
+            else:
+                self.progress(*news)
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A block in which processes are started that ignore Ctrl-C from their first moment: the parent ends them."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may do this
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
 
 _news: Any = None  # in a worker: where it reports to
 
 
 def _start(news: Any) -> None:
-    """Prepare a worker: it reports epochs, leaves Ctrl-C to its parent, and ends with it."""
+    """Prepare a worker: it reports epochs and warnings, leaves Ctrl-C to its parent, and ends with it."""
     global _news
     _news = news
+    warnings.showwarning = lambda message, *about, **more: news.put(str(message))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -78,7 +109,13 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        _leave()
+
+
+def _leave(*signal: Any) -> None:
+    """End at once, but without semaphores left: tqdm, which torch's compiler uses, makes one."""
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
+    os._exit(1)
 
 
 def _work(spec: ExperimentSpec, folder: Path, again: bool) -> None:
