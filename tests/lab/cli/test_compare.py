@@ -180,6 +180,21 @@ def test_a_table_with_a_number_to_be_predicted(tmp_path: Path, model: str) -> No
     assert "Unexplained variance" in (tmp_path / "compare.html").read_text(encoding="utf-8")
 
 
+def test_a_regression_on_many_columns_does_not_diverge_and_the_lower_rate_is_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 1)) + 0.1 * rng.normal(size=(300, 150))  # one direction holds nearly all the variance
+    y = x[:, :3].sum(axis=1)
+    lines = [",".join([*(f"c{at}" for at in range(150)), "y"])]
+    lines += [",".join(f"{value:.5f}" for value in (*row, target)) for row, target in zip(x, y, strict=True)]
+    (tmp_path / "wide.csv").write_text("\n".join(lines))
+    given = (*SMALL, "--data", "wide.csv", "--s", "16", "--epochs", "4", "--json")
+    done = run(compare, *given)
+    assert "learning rate 0.0003: with more, squared losses may diverge" in done.stderr
+    assert all(row["r2"] > 0.9 for row in json.loads(done.stdout))
+    worse = json.loads(run(compare, *given, "--lr", "0.01").stdout)  # a rate that is given is kept
+    assert not all(row["diverged"] == 0 and row["r2"] > 0.9 for row in worse)
+
+
 def test_kernels_and_torch_train_the_same_regression(tmp_path: Path) -> None:
     messy(tmp_path / "own.csv", "price")
     found = [

@@ -45,6 +45,7 @@ WAYS = {
     "tabs": ("own.tsv", lines("{x}\t{c}\t{y}\n", "x\tc\ty\n"), "tabs"),
     "vertical bars": ("own.data", lines("{x}|{c}|{y}\n"), "vertical bars, without a header"),
     "blanks and quotes": ("own.tra", lines('  {x}   "{c}" {y}\n'), "blanks, without a header"),
+    "columns set out with blanks": ("own.dat", "x   c    y\n" + lines("{x:<12.9f}   old {c:<6}  {y}\n"), "two blanks"),
     "row names of R": ("own.txt", lines('"{i}" {x} "{c}" "{y}"\n', '"x" "c" "y"\n'), "blanks"),
     "an index of pandas": ("own.csv", lines("{i},{x},{c},{y}\n", ",x,c,y\n"), ""),
     "CRLF": ("own.csv", lines("{x},{c},{y}\r\n", "x,c,y\r\n"), ""),
@@ -63,8 +64,9 @@ def test_the_same_table_comes_back_however_it_is_written(write: Write, way: str)
     sheet = read_sheet(write(text, name))
     numbers, words = sheet.table.numbers, sheet.table.words
     assert (len(numbers), len(words)) == (1, 1), sheet.table.notes
-    np.testing.assert_allclose(sheet.table.frame[numbers[0]], [x for _, x, _, _ in ROWS], rtol=1e-14)
-    assert sheet.table.frame[words[0]].tolist() == [c or "(missing)" for _, _, c, _ in ROWS]
+    np.testing.assert_allclose(sheet.table.frame[numbers[0]], [x for _, x, _, _ in ROWS], atol=1e-8)
+    found = [word.removeprefix("old").strip() or "(missing)" for word in sheet.table.frame[words[0]]]
+    assert found == [c or "(missing)" for _, _, c, _ in ROWS]
     assert [sheet.classes[at] for at in sheet.y] == [y for _, _, _, y in ROWS]
     assert remark in sheet.table.notes[0]
 
@@ -182,6 +184,8 @@ def test_a_path_that_is_not_there_is_answered_with_the_files_beside_it(write: Wr
         load(path.with_name("wime.csv"))
     with pytest.raises(DataError, match=r"no such file; beside it: wine.csv. Check the path."):
         load(path.with_name("adult.data"))
+    with pytest.raises(DataError, match=r"Did you mean 'wine.csv'\?"):
+        load(str(path.with_name("wine.cvs")))
     with pytest.raises(DataError, match=r"got no folder .*nowhere"):
         load(path.parent / "nowhere" / "wine.csv")
 

@@ -1,5 +1,6 @@
 """What a model is given of a table, and that nothing of the test part goes into it."""
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def columns() -> dict[str, list[object]]:
 def test_numbers_are_standardised_and_words_are_ones_and_zeros(write: Write) -> None:
     train = load(write(columns()))
     age, gap, towns = train.x[:, 0], train.x[:, 1], train.x[:, 2:]
-    assert_allclose([age.mean(), age.std(), gap.mean()], [0, 1, 0], atol=1e-6)
+    assert_allclose([age.mean(), age.std()], [0, 1], atol=1e-6)
+    assert set(np.unique(gap)) == {0.0, 1.0}
     assert_array_equal(towns.sum(axis=1), 1)
     assert set(np.unique(towns)) == {0.0, 1.0}
 
@@ -154,3 +156,27 @@ def test_a_file_that_changed_is_read_again(write: Write) -> None:
     before = read_sheet(path)
     write(columns() | {"y": Y[::-1].tolist(), "more": [at % 7 for at in range(N)]})
     assert read_sheet(path) is not before
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("{y}-{m:02d}-{d:02d}", "(dates, as days)"),
+        ("{y}/{m}/{d}", "(dates, as days)"),
+        ("{y}-{m:02d}-{d:02d}T00:00:00.000Z", "(dates, as days)"),
+        ("{d}.{m}.{y}", "(dates with the day first, as days)"),
+        ("{m}/{d}/{y} 0:00", "(dates with the month first, as days)"),
+    ],
+)
+def test_dates_are_days(write: Write, form: str, said: str) -> None:
+    days = [datetime.date(2020, 1, 1) + datetime.timedelta(days=at * 37 % N) for at in range(N)]
+    table = read_sheet(
+        write({"when": [form.format(y=d.year, m=d.month, d=d.day) for d in days], "y": Y.tolist()})
+    ).table
+    assert_allclose(table.frame["when"], [(day - datetime.date(1970, 1, 1)).days for day in days])
+    assert f"standardised: when {said}" in table.notes
+
+
+def test_a_date_that_does_not_exist_makes_words(write: Write) -> None:
+    table = read_sheet(write({"when": [f"2021-02-{at % 31 + 1:02d}" for at in range(N)], "y": Y.tolist()})).table
+    assert table.words == ("when",)

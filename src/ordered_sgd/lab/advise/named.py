@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from ordered_sgd.errors import ArgumentError, OrderedSGDError, message
 from ordered_sgd.lab.experiments.evaluate import batches
 from ordered_sgd.lab.experiments.own import imported_function, is_function, told
+from ordered_sgd.lab.experiments.own_table import fitting
 from ordered_sgd.lab.experiments.run import check_fit, counted, problem_for
 from ordered_sgd.lab.experiments.setting import Setting
 from ordered_sgd.lab.experiments.spec import ExperimentSpec
@@ -54,6 +55,7 @@ def from_spec(spec: ExperimentSpec) -> LoopParts:
     """The model, loss, batches and optimizer of an experiment."""
     spec = counted(spec)
     problem = problem_for(spec)
+    spec = fitting(spec, problem.train, engine=True)
     check_fit(spec, problem)
     setting = Setting(spec, *problem)
     return LoopParts(setting.model, setting.criterion, _Batches(setting), optimizer_for(spec, setting.model))

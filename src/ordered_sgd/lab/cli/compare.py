@@ -125,7 +125,7 @@ def command(
         raise ArgumentError(message(_WHERE, "--recall", "be used with --memory or --engine memory", recall, remedy))
     base = counted(base)  # a published set may be here only in part
     problem = problem_for(base)
-    base = fitting(base, problem.train, qs=qs, engine=bool(given("engine")))
+    base = fitting(base, problem.train, qs=qs, engine=bool(given("engine")), rate=bool(given("lr")))
     in_torch = base.but(engine="auto") if base.engine_used.compiled and not given("engine") else base
     extra = by_default(base, problem.train, qs, class_weight)
     if adam:
@@ -143,7 +143,8 @@ def command(
     records = Records()
     samples = f"{len(train):,} training and {len(test):,} test samples of {train.label}"
     if train.table is not None:
-        click.echo("; ".join(train.table.notes), err=True)
+        lowered = [] if base.lr == lr else [f"learning rate {base.lr:g}: with more, squared losses may diverge"]
+        click.echo("; ".join([*train.table.notes, *lowered]), err=True)
     request = {"base": base.to_json(), "extra": [spec.to_json() for spec in extra], "trials": trials, "tune": tuned}
     total = runs_of(extra, trials=trials, tune=tuned) * epochs
     with (

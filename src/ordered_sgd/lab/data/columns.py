@@ -1,5 +1,6 @@
 """What each column of a table is: numbers, words, or something that no model should see."""
 
+import datetime
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,8 +16,20 @@ MOST_WORDS = 25  # categories of one column: rarer ones are merged
 _ENOUGH = 10  # rows from which on numbers that are all different can be told from an accident
 _POINT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(inf|infinity|INF|Inf|Infinity)$"
 _COMMA = r"^[+-]?(\d+,\d+|\d+)([eE][+-]?\d+)?$"
-_DATE = r"^\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?Z?$"
-_NAMED_LIKE_ONE = re.compile(r"(row_?)?(id|index|names?|no|number)|.*[_ ]id|unnamed: ?\d+|\.\.\.\d+", re.IGNORECASE)
+_CLOCK = r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?Z?)?$"
+_DATE = r"^\d{4}[-/.]\d{1,2}[-/.]\d{1,2}" + _CLOCK
+_DAY_FIRST = r"^(0?[1-9]|[12]\d|3[01])[-/.](0?[1-9]|1[0-2])[-/.]\d{4}" + _CLOCK
+_MONTH_FIRST = r"^(0?[1-9]|1[0-2])[-/.](0?[1-9]|[12]\d|3[01])[-/.]\d{4}" + _CLOCK
+_PATTERNS = (
+    (_POINT, ""),
+    (_COMMA, "decimal commas"),
+    (_DATE, "dates, as days"),
+    (_MONTH_FIRST, "dates with the month first, as days"),  # where both fit, as pandas reads them
+    (_DAY_FIRST, "dates with the day first, as days"),
+)
+_NAMED_LIKE_ONE = re.compile(
+    r"(row_?)?(id|index|names?|no|number|key|code)|.*[_ ](id|key|code)|unnamed: ?\d+|\.\.\.\d+", re.IGNORECASE
+)
 
 
 class TypedColumn(NamedTuple):
@@ -76,7 +89,7 @@ def numbers_of(pa: Any, cells: Any) -> tuple[Any, str]:
         return None, ""
     words = words_of(pa, cells)
     distinct = words.dictionary
-    for pattern, remark in ((_POINT, ""), (_COMMA, "decimal commas"), (_DATE, "dates, as days")):
+    for pattern, remark in _PATTERNS:
         if not compute.all(compute.match_substring_regex(distinct, pattern)).as_py():
             if len(distinct):
                 continue
@@ -90,10 +103,22 @@ def numbers_of(pa: Any, cells: Any) -> tuple[Any, str]:
 
 def _read(words: Sequence[str], remark: str) -> Any:
     if remark.startswith("dates"):
-        pd = require("pandas", extra="lab", where="load")
-        times = pd.to_datetime(list(words), format="ISO8601", utc=True)
-        return (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+        order = (1, 0, 2) if "month" in remark else (0, 1, 2) if "day first" in remark else (2, 1, 0)
+        return np.array([_day(word, order) for word in words])
     return np.array([float(word.replace(",", ".")) for word in words], np.float64)
+
+
+def _day(word: str, order: tuple[int, int, int]) -> float:
+    """Days since 1970; `order` has the places of day, month and year.
+
+    >>> _day("2.1.1970 12:00", (0, 1, 2)), _day("1970-01-03", (2, 1, 0))
+    (1.5, 2)
+    """
+    parts = re.split(r"[-/. T:Z]", word, maxsplit=5)
+    day, month, year = (int(parts[at]) for at in order)
+    clock = [float(part.rstrip("Z")) for part in parts[3:] if part]
+    whole = (datetime.date(year, month, day) - datetime.date(1970, 1, 1)).days
+    return whole + sum(value / unit for value, unit in zip(clock, (24, 1440, 86400), strict=False))
 
 
 def _taken(values: Any, words: Any) -> Any:

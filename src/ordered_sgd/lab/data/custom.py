@@ -72,8 +72,7 @@ def is_file_name(name: str | Path) -> bool:
     (True, True, False)
     """
     path = Path(name).expanduser()
-    known = path.suffix.lower() in (*SUFFIXES, *_REFUSED)
-    return isinstance(name, Path) or known or len(path.parts) > 1 or path.is_file()
+    return isinstance(name, Path) or bool(path.suffix) or len(path.parts) > 1 or path.is_file()
 
 
 def read_table(path: Path, split: Split, target: str | int = -1, *, seed: int = 0, task: Task = "auto") -> Dataset:

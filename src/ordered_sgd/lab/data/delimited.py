@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,14 @@ from ordered_sgd.errors import require
 from ordered_sgd.lab.data.files import CHUNK, fault, opened, reason
 
 FIX = "Correct the file."
-SEPARATORS = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", ",": "commas", " ": "blanks"}  # by preference
+SEPARATORS = {
+    "\t": "tabs",
+    ";": "semicolons",
+    "|": "vertical bars",
+    ",": "commas",
+    " ": "blanks",
+    "  ": "two blanks or more",
+}  # by preference
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nil", "<na>", "#n/a")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _MOST = 1 << 30  # bytes of text
@@ -62,8 +69,8 @@ def _from_first_row(path: Path, text: str) -> tuple[str, str, str, list[str]]:
     if not lines:
         raise fault(path, "hold a table", "an empty file", FIX)
     found = separator = _separator(lines)
-    if found == " ":
-        text, separator = _with_tabs(path, text), "\t"
+    if found.isspace() and found != "\t":
+        text, separator = _with_tabs(path, text, found), "\t"
         lines = _sample(text)
     first, *others = _rows(path, lines, separator)
     counts = {len(row) for row in others[:-1]}
@@ -149,9 +156,8 @@ def _separator(lines: Sequence[str]) -> str:
     """The first separator that cuts all lines alike, else the one that cuts most of them alike."""
     best, most = ",", 0.0
     for separator in SEPARATORS:
-        given = [" ".join(line.split()) + "\n" for line in lines] if separator == " " else lines
         try:
-            counts = [len(row) for row in csv.reader(given, delimiter=separator, skipinitialspace=True) if row]
+            counts = [len(row) for row in _cut(lines, separator) if row]
         except csv.Error:
             continue
         first, others = counts[0], counts[1:] or counts
@@ -162,14 +168,21 @@ def _separator(lines: Sequence[str]) -> str:
     return best
 
 
-def _with_tabs(path: Path, text: str) -> str:
-    """Cells between blanks and tabs, with one tab between them instead."""
+def _cut(lines: Iterable[str], separator: str) -> Iterator[list[str]]:
+    """Lines in cells; blanks that surround a line do not count where blanks divide it."""
+    if separator == "  ":
+        return (re.split(r"\t| {2,}", line.strip()) for line in lines)
+    if separator == " ":
+        lines = (" ".join(line.split()) for line in lines)
+    return csv.reader(lines, delimiter=separator, skipinitialspace=True)
+
+
+def _with_tabs(path: Path, text: str, separator: str) -> str:
+    """Cells that blanks divide, with one tab between them instead."""
     out = io.StringIO()
-    blanks = (" ".join(line.split()) for line in text.split("\n"))
     try:
-        csv.writer(out, delimiter="\t", lineterminator="\n").writerows(
-            row for row in csv.reader(blanks, delimiter=" ", skipinitialspace=True) if row
-        )
+        rows = (row for row in _cut(text.split("\n"), separator) if any(row))
+        csv.writer(out, delimiter="\t", lineterminator="\n").writerows(rows)
     except csv.Error as error:
         raise fault(path, "be a table of text", reason(error), FIX) from error
     return out.getvalue()

@@ -40,17 +40,19 @@ class Table:
         of zeros and ones for each of the most frequent ones, and one for all others.
         """
         compose = require("sklearn.compose", extra="lab", where="load")
-        from sklearn.impute import SimpleImputer
+        from sklearn.impute import MissingIndicator, SimpleImputer
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-        fill = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
+        fill = SimpleImputer(strategy="median", keep_empty_features=True)
         words = OneHotEncoder(
             max_categories=MOST_WORDS, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
         )
         return compose.ColumnTransformer(
             [
                 ("numbers", make_pipeline(fill, StandardScaler()), list(self.numbers)),
+                # not standardised: a gap that is rare would lie many deviations away, and SGD would step too far
+                ("gaps", MissingIndicator(error_on_new=False), list(self.numbers)),
                 ("words", words, list(self.words)),
             ]
         )

@@ -1,5 +1,6 @@
 """The one loop over epochs: data -> model -> ordered steps -> a row of numbers per epoch. It prints nothing."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from ordered_sgd.diagnostics.tracker import SelectionTracker
-from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.errors import NonFiniteLossError, TrapWarning
 from ordered_sgd.lab.data.dataset import Dataset
 from ordered_sgd.lab.experiments.allocator import keep_freed_memory
 from ordered_sgd.lab.experiments.artifacts import BOUNDARY, SELECTION, TRACKER, grid_around, pack, pack_tracker
@@ -87,7 +88,9 @@ class Training:
         test = self.runner.scores(self.setting.test)
         if not (np.isfinite(test.scores).all() and np.isfinite(test.losses).all()):
             raise NonFiniteLossError  # in the last step, whose losses nobody took
-        self.runner.ordered.end_epoch(accuracy)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrapWarning)  # that q never moved is a finding of the comparison
+            self.runner.ordered.end_epoch(accuracy)
         self.decayed = self.decayed or (spec.hidden_rule and accuracy is not None and accuracy >= HIDDEN_RULE_FROM)
         row = EpochRow(self.epoch, q, rate, self.engine, train_accuracy=accuracy)
         row = measured(row, self.sums, train, test, s=self.setting.source.s)
