@@ -87,7 +87,7 @@ def reached(found: Found, model: str) -> dict[str, str]:
         "held-out": lambda cell: "held-out",
         "plain SGD": lambda cell: "0 1",
         "told the share: trim is the share, all the rest is kept": lambda cell: f"{cell[2]:g} 1",
-        "told the cell: the fixed arm that was best on other seeds": lambda cell: developed(found, cell),
+        "told the cell: the fixed arm that was best on other seeds (one or two)": lambda cell: developed(found, cell),
     }
     row = {"model": MODELS[model]}
     for name, choose in arms.items():
@@ -121,8 +121,10 @@ def lost_classes() -> str:
         counts = {arm: [lost for run, lost in found.items() if run[0] == model and run[4] == arm] for arm in LOSERS}
         if all(counts.values()):
             told, rule = (f"{sum(lost > 0 for lost in own)} of {len(own)}" for own in counts.values())
-            said.append(f"{told} trainings of the {name} model that are told the share, and {rule} with held-out")
-    return f"With 40 % of the labels wrong, a class is lost (recall below 5 %) in {', in '.join(said)}." if said else ""
+            said.append(f"with the {name} model {told} trainings that are told the share and {rule} with held-out")
+    return (
+        f"With 40 % of the labels wrong, trainings lose a class (recall below 5 %): {'; '.join(said)}." if said else ""
+    )
 
 
 def tables(found: Found) -> list[str]:
