@@ -25,6 +25,9 @@ from ordered_sgd import linear as package
 from ordered_sgd.errors import ArgumentError, TrapWarning
 from ordered_sgd.linear import OrderedLinearSVC, OrderedLogisticRegression, OrderedRegressor
 
+# A few epochs on a few samples, or at a rate of their own, need not converge; what is warned of has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -340,8 +343,16 @@ def test_a_tolerance_stops_or_warns_and_without_one_nothing_stops(row: Row) -> N
 
 
 @EVERY
-def test_verbose_logs_every_epoch(row: Row, caplog: pytest.LogCaptureFixture) -> None:
+def test_verbose_prints_and_logs_every_epoch(
+    row: Row, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     X, y = row.data()
+    row.build(max_iter=2).fit(X, y)
+    assert capsys.readouterr().out == ""
+    row.build(max_iter=2, verbose=1).fit(X, y)  # without any logging being configured
+    printed = [line for line in capsys.readouterr().out.splitlines() if "epoch" in line]
+    assert [line.split(",")[0] for line in printed] == [f"{row.kind.__name__}: epoch {n}" for n in (1, 2)]
+    caplog.clear()
     with caplog.at_level(logging.INFO, "ordered_sgd.linear"):
         row.build(max_iter=2).fit(X, y)
         assert not [record for record in caplog.records if "epoch" in record.message]
@@ -349,6 +360,42 @@ def test_verbose_logs_every_epoch(row: Row, caplog: pytest.LogCaptureFixture) ->
     lines = [record.message for record in caplog.records if "epoch" in record.message]
     assert len(lines) == 2
     assert lines[1].startswith(f"{row.kind.__name__}: epoch 2, loss ")
+
+
+@EVERY
+@pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_that_ends_too_early_says_so_and_one_that_has_converged_does_not(row: Row) -> None:
+    X, y = row.data()
+    row.build(max_iter=200).fit(X, y)
+    for scale in (1e3, 1e6):
+        wide = X.copy()
+        wide[:, 2] *= scale  # nothing but this column is learned
+        with pytest.warns(ConvergenceWarning, match="could still fall, by at least .* Scale the columns"):
+            row.build().fit(wide, y)
+        with pytest.warns(ConvergenceWarning, match="could still fall"):
+            row.build().fit(sparse.csr_array(wide), y)
+    row.build(max_iter=9).fit(wide, y)  # so few epochs are a choice
+
+
+@EVERY
+def test_a_rate_that_is_far_too_large_is_an_error_and_not_weights(row: Row) -> None:
+    X, y = row.data()
+    loss = dict(row.options).get("loss")
+    if not row.classifies and loss is None:
+        with pytest.raises(ValueError, match=r"(The loss grew to|Floating-point overflow).* in epoch .* lower eta0"):
+            row.build(eta0=10.0, learning_rate="constant").fit(X, y)
+    with pytest.raises(ValueError, match=r"(The loss grew to|Floating-point overflow).* in epoch .* lower eta0"):
+        row.build(eta0=0.5, alpha=1e3, learning_rate="constant").fit(X, y)
+
+
+def test_rare_samples_far_out_do_not_make_the_default_fit_diverge() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 6))
+    X[::4000, 2] = 60.0  # five typing errors
+    y = X @ np.array([1.0, -1.0, 0.1, 0.5, 0.0, 2.0]) + rng.normal(size=len(X))
+    y[::4000] = y[1::4000]
+    for q in (1.0, 0.5, 0.125):
+        assert OrderedRegressor(q=q, random_state=0).fit(X, y).score(X[1::4000], y[1::4000]) > 0.5, q
 
 
 @EVERY
@@ -479,7 +526,7 @@ def test_class_weights_multiply_the_losses_like_sample_weights(row: Row) -> None
 def test_diverging_is_an_error_that_names_the_remedy() -> None:
     X, y = ROWS[2].data()
     with pytest.raises(
-        ValueError, match=r"Floating-point overflow in epoch .* Scale the data, for example with StandardScaler"
+        ValueError, match=r"The loss grew to .* in epoch .* Scale the data, for example with StandardScaler"
     ):
         (model := OrderedRegressor(eta0=1e6, max_iter=100)).fit(X, y)
     with pytest.raises(NotFittedError):

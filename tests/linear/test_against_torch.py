@@ -15,6 +15,10 @@ from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Batches, Objective, State
 from ordered_sgd.optim import ProximalSGD
 
+# A few epochs on a few samples, or at a rate of their own, need not converge; what is warned of has its own tests.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
 PENALTIES = [None, "l2", "l1", "elasticnet"]
 ALPHA, L1_RATIO, EPSILON, RATE, MOMENTUM, S, SEED = 0.02, 0.3, 0.4, 0.05, 0.9, 16, 3
 DOUBLE, SINGLE = np.float64, np.float32

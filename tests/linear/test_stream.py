@@ -36,7 +36,8 @@ def slow_stream(data: Rows, rng: np.random.Generator) -> tuple[np.ndarray, np.nd
     for start in range(0, data.size // S * S, S):
         batch = list(range(start, start + S))
         bends = np.append(bends, (data.X[batch] ** 2).sum(axis=1) + 1)
-        rate = min(rate, 1 / (bends.mean() + bends.max() / q + OBJECTIVE.l2))
+        alone = bends.max() / q
+        rate = min(rate, 1 / (max(bends.mean() + alone, alone / (2 * (1 - OBJECTIVE.momentum))) + OBJECTIVE.l2))
         free = max(0, min(S, module.RESERVOIR - len(kept)))
         kept += batch[:free]
         drawn = rng.integers(np.arange(seen + free, seen + S) + 1)

@@ -160,7 +160,8 @@ class OrderedLogisticRegression(_OrderedClassifier):
     warm_start : bool, default=False
         Whether `fit` starts from the current weights.
     verbose : int, default=0
-        If not 0, log every epoch at level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+        If not 0, print every epoch. The logger ``ordered_sgd.linear`` gets the same lines, at level INFO, and at level
+        DEBUG otherwise.
     class_weight : dict or "balanced" or None, default=None
         Factor of the losses of each class, applied before they are ordered. ``"balanced"`` is inverse to
         the class frequencies.
@@ -272,7 +273,8 @@ class OrderedLinearSVC(_OrderedClassifier):
     warm_start : bool, default=False
         Whether `fit` starts from the current weights.
     verbose : int, default=0
-        If not 0, log every epoch at level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+        If not 0, print every epoch. The logger ``ordered_sgd.linear`` gets the same lines, at level INFO, and at level
+        DEBUG otherwise.
     class_weight : dict or "balanced" or None, default=None
         Factor of the losses of each class, applied before they are ordered. ``"balanced"`` is inverse to
         the class frequencies.

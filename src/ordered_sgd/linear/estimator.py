@@ -17,9 +17,21 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ordered_sgd.errors import NonFiniteLossError
+from ordered_sgd.linear.converged import FALLS, JUDGED_FROM, could_fall
 from ordered_sgd.linear.objective import Array, Loss, Objective, State
 from ordered_sgd.linear.stream import Rows, Stream, advance, before_the_first_batch, observed
-from ordered_sgd.linear.training import History, Patience, RatePlan, Samples, Schedule, rate_of, safe_rate, train
+from ordered_sgd.linear.training import (
+    ExplodedError,
+    History,
+    Patience,
+    RatePlan,
+    Samples,
+    Schedule,
+    rate_of,
+    safe_rate,
+    spoken,
+    train,
+)
 from ordered_sgd.rules import Rule, as_rule, check_level, resolve_q, warn_of_one
 
 # Bytes are read as they are; anything else but float32 becomes float64, as elsewhere in scikit-learn.
@@ -99,12 +111,18 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         schedule = self._schedule(samples, objective, columns, partial=partial)
         self.selection_counts_ = np.zeros(len(y), np.int64)
         try:
-            train(samples, state, objective, schedule, self._rng, self._history, self.selection_counts_, patience)
+            with spoken(aloud=bool(self.verbose)):
+                train(samples, state, objective, schedule, self._rng, self._history, self.selection_counts_, patience)
         except NonFiniteLossError as error:
             raise ValueError(_overflow(len(self._history.losses) + 1)) from error
+        except ExplodedError as error:
+            grown = self._history.losses[-1]
+            raise ValueError(_overflow(len(self._history.losses), f"The loss grew to {grown:.2g}")) from error
         if not np.isfinite(state.coef).all():  # from the very last step, after which no losses are computed
             raise ValueError(_overflow(len(self._history.losses)))
         self._finish(state, patience)
+        if not partial and patience is None and self.max_iter >= JUDGED_FROM:
+            self._warn_of_an_early_end(samples, objective, min(self.batch_size, samples.size))
         return self
 
     def _advance(self, X: Array, y: Array, weight: Array, columns: int) -> Self:
@@ -125,8 +143,9 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         q = level if isinstance(level, int | float) else history.next_q or level.first_q(s)
         warn_of_one(self.q, s, name)
         try:
-            trained = advance(stream, rows, objective, q, s, self._rng)
-            early = before_the_first_batch(stream, objective, q) if stream.seen == 0 else None
+            with spoken(aloud=bool(self.verbose)):
+                trained = advance(stream, rows, objective, q, s, self._rng)
+                early = before_the_first_batch(stream, objective, q) if stream.seen == 0 else None
         except NonFiniteLossError as error:
             raise ValueError(_overflow(len(history.losses) + 1)) from error
         own = trained.positions >= 0
@@ -209,6 +228,17 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
             warnings.warn(text, ConvergenceWarning, stacklevel=5)
         self._learned(coef, intercept, state)
 
+    def _warn_of_an_early_end(self, samples: Samples, objective: Objective, s: int) -> None:
+        share = could_fall(
+            samples, np.atleast_2d(self.coef_), np.ravel(self.intercept_), objective, self.q_curve_[-1], s
+        )
+        if share > FALLS:
+            text = (
+                f"After {self.max_iter} epochs the training loss could still fall, by at least {share:.0%} of the loss "
+            )
+            text += "without any weights. Scale the columns, for example with StandardScaler, or raise max_iter."
+            warnings.warn(text, ConvergenceWarning, stacklevel=6)
+
     def _learned(self, coef: Array, intercept: Array, state: State) -> None:
         """Set what `fit` and `partial_fit` learn."""
         self.coef_, self.intercept_ = np.ascontiguousarray(coef), intercept
@@ -251,8 +281,8 @@ def _plain(X: Any) -> Any:
     return X
 
 
-def _overflow(epoch: int) -> str:
-    return f"Floating-point overflow in epoch {epoch}. Scale the data, for example with StandardScaler, or lower eta0."
+def _overflow(epoch: int, what: str = "Floating-point overflow") -> str:
+    return f"{what} in epoch {epoch}. Scale the data, for example with StandardScaler, or lower eta0."
 
 
 def _generator(random_state: Any) -> np.random.Generator:

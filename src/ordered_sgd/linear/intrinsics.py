@@ -6,6 +6,7 @@ Needs numba, which comes with the extra `linear`; imported by `kernels` alone.
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,17 +33,18 @@ class _Announcer(event.Listener):
     """Logs once that a kernel is being compiled, including the functions it calls."""
 
     def __init__(self) -> None:
-        self.depth = 0
+        self.depth, self.started = 0, 0.0
 
     def on_start(self, event: Any) -> None:
         self.depth += 1
         if self.depth == 1:
-            logger.warning("compiling the kernels for this kind of data; takes some seconds, kept for the next time")
+            self.started = time.perf_counter()
+            logger.info("compiling the kernels for this kind of data, once: the result is kept on disk")
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
         if self.depth == 0:
-            logger.warning("compiled")
+            logger.info("compiled in %.1f s", time.perf_counter() - self.started)
 
 
 @contextmanager

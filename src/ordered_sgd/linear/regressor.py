@@ -66,7 +66,8 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
     warm_start : bool, default=False
         Whether `fit` starts from the current weights.
     verbose : int, default=0
-        If not 0, log every epoch at level INFO instead of DEBUG, to the logger ``ordered_sgd.linear``.
+        If not 0, print every epoch. The logger ``ordered_sgd.linear`` gets the same lines, at level INFO, and at level
+        DEBUG otherwise.
     loss : {"squared_error", "huber", "absolute_error"}, default="squared_error"
         Loss of a residual r: ``"squared_error"`` is ``r^2 / 2``, ``"absolute_error"`` is ``|r|``, and ``"huber"`` is
         squared up to ``|r| = epsilon`` and linear beyond.

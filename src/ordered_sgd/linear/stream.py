@@ -22,7 +22,7 @@ from scipy import sparse
 
 from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Array, Batches, Epoch, Objective, State
-from ordered_sgd.linear.training import curvatures, loss_share
+from ordered_sgd.linear.training import curvatures, loss_share, rate_for
 from ordered_sgd.rules import Observed, Rule, resolve_q
 
 RESERVOIR, RESERVOIR_BYTES = 1024, 1 << 24  # samples and bytes at most, but a batch at least
@@ -138,7 +138,7 @@ def before_the_first_batch(stream: Stream, objective: Objective, level: float) -
     rows, state, weights = stream.waiting, copy.deepcopy(stream.state), stream.state.coef
     q, order = resolve_q(level, rows.size), np.tile(np.arange(rows.size), REPEATS)
     bends = curvatures(rows.X, rows.weight, objective, len(weights))
-    rate = min(stream.rate, _rate(bends.mean(), bends.max(), q, objective))
+    rate = min(stream.rate, rate_for(bends.mean(), bends.max(), q, objective))
     train_epoch(rows.X, rows.y, rows.weight, state, objective, Batches(order, rows.size, q, q), lr=rate)
     return state.coef.copy(), state.intercept, rate
 
@@ -210,12 +210,7 @@ def _see(stream: Stream, bends: Array, q: int, objective: Objective) -> None:
     stream.bend += float(bends.sum())
     stream.sharpest = max(stream.sharpest, float(bends.max()))
     mean = stream.bend / (stream.seen + len(bends))
-    stream.rate = min(stream.rate, _rate(mean, stream.sharpest, q, objective))
-
-
-def _rate(mean: float, sharpest: float, q: int, objective: Objective) -> float:
-    curvature = mean + sharpest / q + objective.l2
-    return float(1 / curvature) if curvature > 0 else 1.0
+    stream.rate = min(stream.rate, rate_for(mean, stream.sharpest, q, objective))
 
 
 def _rounded(rate: float) -> float:

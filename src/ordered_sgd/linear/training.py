@@ -2,7 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -16,6 +18,7 @@ from ordered_sgd.rules import Observed, Rule, resolve_q
 
 logger = logging.getLogger("ordered_sgd.linear")
 RatePlan = Literal["constant", "cosine"] | Mapping[int, float]
+_EXPLODED = 1e9  # times the loss of the first batch
 _BLOCK = 1 << 20  # bytes of input squared at a time
 
 
@@ -33,6 +36,10 @@ class History:
         self.losses.append(float(losses.mean(dtype=np.float64)))
         self.ordered_losses.append(float(losses[kept].mean(dtype=np.float64)))
         self.qs.append(q)
+
+
+class ExplodedError(Exception):
+    """The loss has grown beyond anything that training could mean; it would overflow some epochs later."""
 
 
 class Samples(NamedTuple):
@@ -77,6 +84,7 @@ def train(
     `stop` is called after every epoch with the state and the mean loss; True ends training.
     """
     n, rule, level = samples.size, None, schedule.q
+    start: float | None = None  # the loss of the first batch, before any step
     s = min(schedule.s, n)
     last = n - (n - 1) // s * s
     if not isinstance(level, int | float):
@@ -90,16 +98,34 @@ def train(
         batches = Batches(order, s, q, resolve_q(level, last))
         epoch = train_epoch(samples.X, samples.y, samples.weight, state, objective, batches, lr=lr)
         counts[order[epoch.kept]] += 1
-        mean, ordered = epoch.mean_loss, epoch.ordered_loss
-        history.losses.append(mean)
-        history.ordered_losses.append(ordered)
-        history.qs.append(q)
+        history.add(epoch.losses, epoch.kept, q)
+        mean, ordered = history.losses[-1], history.ordered_losses[-1]
+        start = float(epoch.losses[:s].mean()) if start is None else start
+        if mean > _EXPLODED * start > 0:
+            raise ExplodedError
         if rule is not None:
             level = history.next_q = rule.next_q(int(level), schedule.s, observe(epoch, number, s, rule, objective))
         text = "%s: epoch %d, loss %.6g, of the kept %.6g, q %d of %d, learning rate %.3g"
         logger.log(schedule.log_level, text, schedule.name, number, mean, ordered, q, s, lr)
         if stop is not None and stop(state, mean):
             return
+
+
+@contextmanager
+def spoken(*, aloud: bool) -> Iterator[None]:
+    """A block in which what is logged is also printed, without any logging being configured."""
+    if not aloud:
+        yield
+        return
+    printer, level = logging.StreamHandler(sys.stdout), logger.level
+    printer.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(printer)
+    logger.setLevel(min(level, logging.INFO) or logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(level)
 
 
 @dataclass
@@ -176,15 +202,23 @@ def rate_of(plan: RatePlan, first: float, epochs: int, where: str) -> Callable[[
 
 
 def safe_rate(samples: Samples, objective: Objective, columns: int, q: int) -> float:
-    """One over the largest curvature that the loss of a batch is likely to have.
-
-    The mean over q samples has at most their mean curvature, and one of them may be the largest of all.
-    """
+    """The learning rate for the samples: `rate_for` their curvatures."""
     bends = curvatures(samples.X, samples.weight, objective, columns)
     if samples.positions is not None:
         bends = bends[samples.positions]
-    curvature = float(bends.mean() + bends.max() / q) + objective.l2
-    return 1 / curvature if curvature > 0 else 1.0
+    return rate_for(float(bends.mean()), float(bends.max()), q, objective)
+
+
+def rate_for(mean: float, sharpest: float, q: int, objective: Objective) -> float:
+    """One over the largest curvature that the loss of a batch is likely to have, but safe for the sharpest sample.
+
+    The mean over q samples has at most their mean curvature, and one of them may be the sharpest of all. Momentum goes
+    on moving the weights by what that one sample did: in all ``rate * sharpest / q / (1 - momentum)`` times as far as
+    its minimum is away, which must not exceed 2, or a rare sample is further off each time it comes.
+    """
+    alone = sharpest / q
+    curvature = max(mean + alone, alone / (2 * (1 - objective.momentum))) + objective.l2
+    return float(1 / curvature) if curvature > 0 else 1.0
 
 
 def curvatures(X: Array, weight: Array, objective: Objective, columns: int) -> Array:
