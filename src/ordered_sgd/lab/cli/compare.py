@@ -178,10 +178,11 @@ def _times(arms: "Sequence[Arm]", data: str) -> list[str]:
     ordered = [arm for arm in arms if arm.runs[0].spec.method == "ordered" and not never_ordered(arm)]
     if not ordered:
         return []
-    last = ordered[-1].runs[0]
+    shown = next((arm for arm in ordered if arm.tuned), ordered[0])
+    last = shown.runs[0]
     if last.spec.engine_used.compiled:
-        plain = next(arm for arm in reversed(arms) if arm.runs[0].spec.method == "sgd")
-        share = np.median(ordered[-1].last("cpu_seconds")) / np.median(plain.last("cpu_seconds"))
+        plain = next(arm for arm in arms if arm.tuned == shown.tuned)
+        share = np.median(shown.last("cpu_seconds")) / np.median(plain.last("cpu_seconds"))
         return [f"The last epoch of the compiled linear model took {share:.2f} of SGD's time."]
     model = "the model" if is_function(data) else _NAMES.get(last.spec.model, last.spec.model)
     of = f"{model} on {CATALOG[data].title.partition(',')[0] if data in CATALOG else data}"
