@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 from ordered_sgd.errors import ArgumentError, DataError
 from ordered_sgd.lab.data import delimited, parquet
+from ordered_sgd.lab.data.columns import numbers_in_words, plain_numbers
 from ordered_sgd.lab.data.load import load
 from ordered_sgd.lab.data.tabular import read_sheet, whole_table
 
@@ -237,6 +238,21 @@ def test_parquet_that_is_none_or_has_lists_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [[1], [2]], "y": [0, 1]}), path)
     with pytest.raises(DataError, match="one value per cell in column 'a'; got list"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "2.5", " -3e2 ", ".5", "7.", "1e-7", "0.1", "123456789012345678", "NA", "", "?", "Null"],
+        ["1.7976931348623157e308", "4.9e-324", "inf", "-Infinity", "00012", "1E5"],
+    ],
+)
+def test_the_fast_reading_of_numbers_is_the_slow_one(cells: list[str]) -> None:
+    column = pa.array(cells)
+    fast, (slow, remark) = plain_numbers(pa, column), numbers_in_words(pa, column)
+    assert fast is not None
+    assert_array_equal(fast, slow)
+    assert remark == ""
 
 
 def test_a_whole_table_is_one_data_set_whose_print_is_one_line(write: Write) -> None:

@@ -155,9 +155,11 @@ def _around(rate: float) -> tuple[float, ...]:
 
 
 def lowest(tried: Mapping[float, Sequence[Run]]) -> float:
-    """The rate whose runs end with the lowest mean error; one that diverged counts as all wrong."""
+    """The rate whose runs end with the lowest mean error; one that diverged is all wrong, or the worst."""
+    predicts = any(run.spec.loss == "squared" for runs in tried.values() for run in runs)  # errors may exceed 100 %
+    wrong = np.inf if predicts else 100.0
     errors = {rate: Arm("", tuple(runs)).last("test_error") for rate, runs in tried.items()}
-    return min(errors, key=lambda rate: float(np.mean(np.nan_to_num(errors[rate], nan=100.0))))
+    return min(errors, key=lambda rate: float(np.mean(np.nan_to_num(errors[rate], nan=wrong))))
 
 
 def _by_seed(specs: Sequence[ExperimentSpec], seeds: range, run_all: RunAll) -> list[tuple[Run, ...]]:
