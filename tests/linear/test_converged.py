@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
-from ordered_sgd.linear.converged import _Part, could_fall
+from ordered_sgd.linear.converged import _Portion, could_fall
 from ordered_sgd.linear.objective import Objective
 from ordered_sgd.linear.training import Samples
 from ordered_sgd.theory import gamma_weights
@@ -25,7 +25,7 @@ def test_at_the_exact_solution_of_a_logistic_regression_nothing_falls(load: obje
     objective = Objective("log_loss", l2=alpha)
     assert could_fall(samples(X, y), exact.coef_, exact.intercept_, objective, 64, 64) < 1e-8
     zeros = np.zeros_like(exact.coef_), np.zeros_like(exact.intercept_)
-    part = _Part(samples(X, y), np.arange(len(y)), objective, 64, 64)
+    part = _Portion(samples(X, y), np.arange(len(y)), objective, 64, 64)
     possible = (part.loss(*zeros) - part.loss(exact.coef_, exact.intercept_)) / part.loss(*zeros)
     assert 0.3 * possible < could_fall(samples(X, y), *zeros, objective, 64, 64) <= possible
 
@@ -36,7 +36,7 @@ def test_one_step_solves_a_ridge_regression_whatever_the_scale_of_a_column(scale
     X = StandardScaler().fit_transform(X)
     X[:, 3] *= scale
     exact = Ridge(alpha=1e-3 * len(y)).fit(X, y)
-    part = _Part(samples(X, y), np.arange(len(y)), Objective("squared_error", l2=1e-3), 64, 64)
+    part = _Portion(samples(X, y), np.arange(len(y)), Objective("squared_error", l2=1e-3), 64, 64)
     start = np.ones((1, X.shape[1])) / X.std(axis=0), np.zeros(1)
     coef, intercept = (w - d for w, d in zip(start, part.step(*start), strict=True))
     assert part.loss(coef, intercept) == pytest.approx(
@@ -47,7 +47,7 @@ def test_one_step_solves_a_ridge_regression_whatever_the_scale_of_a_column(scale
 def test_the_loss_is_the_ordered_risk() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(4000, 3)), rng.normal(size=4000)
-    part = _Part(samples(X, y), np.arange(4000), Objective("squared_error"), 8, 32)
+    part = _Portion(samples(X, y), np.arange(4000), Objective("squared_error"), 8, 32)
     losses = np.sort((X @ np.ones(3) - y) ** 2 / 2)[::-1]
     assert part.loss(np.ones((1, 3)), np.zeros(1)) == pytest.approx(losses @ gamma_weights(4000, 32, 8) / 8, rel=1e-3)
 

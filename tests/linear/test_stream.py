@@ -10,16 +10,16 @@ from scipy import sparse
 from ordered_sgd.linear import stream as module
 from ordered_sgd.linear.objective import Batches, Objective, State
 from ordered_sgd.linear.reference import train_epoch
-from ordered_sgd.linear.stream import Rows, Stream, advance, joined, together
+from ordered_sgd.linear.stream import Chunk, Stream, advance, joined, together
 from ordered_sgd.rules import resolve_q
 
 S, Q = 8, 0.5
 
 
-def rows(n: int, seed: int = 0, scale: float = 1.0) -> Rows:
+def rows(n: int, seed: int = 0, scale: float = 1.0) -> Chunk:
     rng = np.random.default_rng(seed)
     x = scale * rng.normal(size=(n, 3))
-    return Rows(x, x @ np.array([1.0, -2.0, 0.5]) + 0.1 * rng.normal(size=n), np.ones(n))
+    return Chunk(x, x @ np.array([1.0, -2.0, 0.5]) + 0.1 * rng.normal(size=n), np.ones(n))
 
 
 def begin() -> Stream:
@@ -29,7 +29,7 @@ def begin() -> Stream:
 OBJECTIVE = Objective("squared_error", l2=1e-3, momentum=0.9)
 
 
-def slow_stream(data: Rows, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def slow_stream(data: Chunk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The stream step by step: its average of weights and intercepts."""
     state, kept, seen, steps, averaged = State.start(np.zeros((1, 3)), np.zeros(1)), [], 0, 0, 0
     coef, intercept, rate, bends, q = np.zeros((1, 3)), np.zeros(1), math.inf, np.empty(0), resolve_q(Q, S)
@@ -118,7 +118,7 @@ def test_weights_before_the_first_batch_leave_the_stream_as_it_was() -> None:
 
 def test_rows_join_in_the_layout_of_the_new_ones() -> None:
     dense, later = rows(4), rows(3, seed=1)
-    by_row = Rows(sparse.csr_array(later.X), later.y, later.weight)
+    by_row = Chunk(sparse.csr_array(later.X), later.y, later.weight)
     both = joined(dense, by_row)
     assert sparse.issparse(both.X)
     np.testing.assert_array_equal(both.X.toarray(), np.vstack([dense.X, later.X]))

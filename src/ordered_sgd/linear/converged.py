@@ -25,9 +25,12 @@ def could_fall(samples: Samples, coef: Array, intercept: Array, objective: Objec
     rows = np.arange(len(samples.y)) if samples.positions is None else samples.positions
     rows = rows[np.random.default_rng(0).permutation(len(rows))[: 2 * _ROWS]]
     given, judged = (rows[:_ROWS], rows[_ROWS:]) if len(rows) > _ROWS * 1.2 else (rows, rows)
-    part, weights = _Part(samples, given, objective, q, s), (np.atleast_2d(coef).astype(float), intercept.astype(float))
+    part, weights = (
+        _Portion(samples, given, objective, q, s),
+        (np.atleast_2d(coef).astype(float), intercept.astype(float)),
+    )
     step = part.step(*weights)
-    other = part if judged is given else _Part(samples, judged, objective, q, s)
+    other = part if judged is given else _Portion(samples, judged, objective, q, s)
     nothing = np.zeros_like(weights[0]), other.constant(len(intercept))
     with np.errstate(over="ignore", invalid="ignore"):
         now, scale = other.loss(*weights), other.loss(*nothing)
@@ -36,7 +39,7 @@ def could_fall(samples: Samples, coef: Array, intercept: Array, objective: Objec
     return max(0.0, (now - best) / scale) if scale > 0 else 0.0
 
 
-class _Part:
+class _Portion:
     """Some samples, and the loss on them."""
 
     def __init__(self, samples: Samples, rows: Array, objective: Objective, q: int, s: int) -> None:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ordered_sgd.errors import NonFiniteLossError
 from ordered_sgd.linear.converged import FALLS, JUDGED_FROM, could_fall
 from ordered_sgd.linear.objective import Array, Loss, Objective, State
-from ordered_sgd.linear.stream import Rows, Stream, advance, before_the_first_batch, observed
+from ordered_sgd.linear.stream import Chunk, Stream, advance, before_the_first_batch, observed
 from ordered_sgd.linear.training import (
     ExplodedError,
     History,
@@ -137,7 +137,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         assert stream is not None
         stream.lay_out(by_column=sparse.issparse(X), dtype=np.float64 if X.dtype == np.float64 else np.float32)
         order = self._rng.permutation(len(y)) if self.shuffle else np.arange(len(y))
-        rows = Rows(*_arrays(X[order], y[order], weight[order], stream.state.memory.dtype))
+        rows = Chunk(*_arrays(X[order], y[order], weight[order], stream.state.memory.dtype))
         level = check_level(self.q, name)
         rule = None if isinstance(level, int | float) else level
         q = level if isinstance(level, int | float) else history.next_q or level.first_q(s)

@@ -35,7 +35,7 @@ _FINENESS = 16  # parts of an octave to which rates are rounded down: steps of o
 _PIECE = 64  # batches that are joined with the reservoir at a time
 
 
-class Rows(NamedTuple):
+class Chunk(NamedTuple):
     """Samples: inputs, dense or sparse, targets and weights."""
 
     X: Any
@@ -47,12 +47,12 @@ class Rows(NamedTuple):
         """Number of samples."""
         return len(self.y)
 
-    def take(self, rows: Any) -> "Rows":
+    def take(self, rows: Any) -> "Chunk":
         """The samples at these positions."""
-        return Rows(self.X[rows], self.y[rows], self.weight[rows])
+        return Chunk(self.X[rows], self.y[rows], self.weight[rows])
 
 
-class Trained(NamedTuple):
+class ChunkResult(NamedTuple):
     """The samples of the batches that were completed: their positions, losses, and whether they were kept.
 
     Positions count from the first row of the call; those of samples that had waited are negative. The accuracy is that
@@ -73,14 +73,14 @@ class Stream:
     coef: Array
     intercept: Array
     rate: float = math.inf  # never raised
-    waiting: Rows | None = None
-    reservoir: Rows | None = None
+    waiting: Chunk | None = None
+    reservoir: Chunk | None = None
     seen: int = 0  # samples in full batches
     steps: int = 0
     averaged: int = 0  # steps that are in the average
     bend: float = 0.0  # sum of the curvatures of all samples
     sharpest: float = 0.0  # the largest of them
-    unasked: list[Trained] = field(default_factory=list)  # since a rule was asked
+    unasked: list[ChunkResult] = field(default_factory=list)  # since a rule was asked
 
     @classmethod
     def start(cls, state: State, rate: float = math.inf) -> "Stream":
@@ -97,7 +97,9 @@ class Stream:
             self.coef, self.intercept = self.coef.astype(dtype), self.intercept.astype(dtype)
 
 
-def advance(stream: Stream, new: Rows, objective: Objective, level: float, s: int, rng: np.random.Generator) -> Trained:
+def advance(
+    stream: Stream, new: Chunk, objective: Objective, level: float, s: int, rng: np.random.Generator
+) -> ChunkResult:
     """Train on the batches of s that the new samples complete; the rest of them waits for the next call."""
     found = []
     for start in range(0, new.size, _PIECE * s):
@@ -110,17 +112,17 @@ def advance(stream: Stream, new: Rows, objective: Objective, level: float, s: in
     return together(found)
 
 
-def together(found: Sequence[Trained]) -> Trained:
+def together(found: Sequence[ChunkResult]) -> ChunkResult:
     """Several as one."""
     if not any(len(part.losses) for part in found):
-        return Trained(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), 0.0)
+        return ChunkResult(np.empty(0, np.int64), np.empty(0), np.empty(0, bool), 0.0)
     accuracy = sum(part.accuracy * len(part.losses) for part in found) / sum(len(part.losses) for part in found)
     positions, losses, kept = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[:3])
-    return Trained(positions, losses, kept, accuracy)
+    return ChunkResult(positions, losses, kept, accuracy)
 
 
 def observed(
-    stream: Stream, trained: Trained, number: int, s: int, rule: Rule, objective: Objective
+    stream: Stream, trained: ChunkResult, number: int, s: int, rule: Rule, objective: Objective
 ) -> Observed | None:
     """What a rule sees of a stream, once for every thousand samples: fewer tell it too little."""
     stream.unasked.append(trained)
@@ -143,20 +145,20 @@ def before_the_first_batch(stream: Stream, objective: Objective, level: float) -
     return state.coef.copy(), state.intercept, rate
 
 
-def joined(before: Rows | None, new: Rows) -> Rows:
+def joined(before: Chunk | None, new: Chunk) -> Chunk:
     """The samples of both, in the layout of the new ones."""
     if before is None or before.size == 0:
         return new
     y, weight = np.concatenate([before.y, new.y]), np.concatenate([before.weight, new.weight])
     if not sparse.issparse(new.X):
         old = before.X.toarray() if sparse.issparse(before.X) else before.X
-        return Rows(np.concatenate([old, new.X]), y, weight)
-    return Rows(sparse.vstack([sparse.csr_array(before.X), new.X], format="csr"), y, weight)
+        return Chunk(np.concatenate([old, new.X]), y, weight)
+    return Chunk(sparse.vstack([sparse.csr_array(before.X), new.X], format="csr"), y, weight)
 
 
 def _train(
-    stream: Stream, rows: Rows, first: int, objective: Objective, level: float, s: int, rng: np.random.Generator
-) -> Trained:
+    stream: Stream, rows: Chunk, first: int, objective: Objective, level: float, s: int, rng: np.random.Generator
+) -> ChunkResult:
     """Steps on whole batches, each followed by steps on what is kept of the stream."""
     pool = joined(stream.reservoir, rows)
     offset, q = pool.size - rows.size, resolve_q(level, s)
@@ -180,11 +182,11 @@ def _train(
     new = np.repeat(fresh, s)
     losses, kept = (np.concatenate([getattr(epoch, name) for epoch in epochs])[new] for name in ("losses", "kept"))
     accuracy = sum(epoch.correct for epoch in epochs) / len(new)
-    return Trained(first + np.arange(rows.size), losses, kept, accuracy)
+    return ChunkResult(first + np.arange(rows.size), losses, kept, accuracy)
 
 
 def _run(
-    stream: Stream, pool: Rows, objective: Objective, orders: list[Array], rates: list[float], s: int, q: int
+    stream: Stream, pool: Chunk, objective: Objective, orders: list[Array], rates: list[float], s: int, q: int
 ) -> list[Epoch]:
     """Take the steps, those of one rate in one call, up to the next step that is averaged."""
     epochs, at = [], 0
