@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from ordered_sgd.lab.cli.advise import command as advise
 from ordered_sgd.lab.cli.compare import command as compare
 from ordered_sgd.lab.cli.report import command as report
 from ordered_sgd.lab.cli.reproduce import command as reproduce
@@ -27,7 +28,9 @@ SCREENS = {"desk": DESK, "phone": PHONE, "dark": DARK}
 SMALL = ("--trials", "2", "--epochs", "2", "--workers", "1", "--quiet")
 
 RECORDS = Path(__file__).parents[3] / "docs" / "records" / "results.csv.gz"
-every_page = pytest.mark.parametrize("name", ["compare", "report", pytest.param("results", marks=pytest.mark.slow)])
+every_page = pytest.mark.parametrize(
+    "name", ["compare", "report", "advice", pytest.param("results", marks=pytest.mark.slow)]
+)
 every_screen = pytest.mark.parametrize(
     "screen", [pytest.param(name, marks=[pytest.mark.slow] if name == "dark" else []) for name in SCREENS]
 )
@@ -91,6 +94,7 @@ def folder(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert call(reproduce, "figure1", "--rows", "figure1a,figure1b", *SMALL).exit_code == 0
         assert call(compare, *own, *SMALL).exit_code == 0
         assert call(reproduce, "table1", "--rows", "mnist-logistic", *SMALL).exit_code == 1  # no data: not finished
+        assert call(advise, "--data", "digits", "--minutes", "0.02", "--quiet").exit_code == 0
         (folder / "sections.json").write_text(call(report, "--json").stdout)
     return folder
 

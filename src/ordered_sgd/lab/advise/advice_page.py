@@ -58,14 +58,20 @@ def draw_advice(advice: Advice) -> Any:
 def step_rows(advice: Advice) -> list[Row]:
     """A row for each engine: its share of a plain step's time at each q."""
     qs = levels(advice.s)
-    return [_step_row(name, [advice.costs.at(name, q) for q in qs]) for name in _engines(advice)]
+    rows = [_step_row(name, [advice.costs.at(name, q) for q in qs]) for name in _engines(advice)]
+    if not any(row["remark"] for row in rows):
+        rows = [{name: text for name, text in row.items() if name != "remark"} for row in rows]
+    return rows
 
 
 def _step_row(name: str, steps: Sequence[StepTime]) -> Row:
     row = {"step": NAMES[name]}
     row |= {f"q = {step.q}": "failed" if step.ratio is None else f"{step.ratio:.2f}" for step in steps}
     exact = name == SGD or all(step.exact for step in steps)
-    return row | {"gradient": "exact" if exact else "another", "remark": next((s.why for s in steps[1:] if s.why), "")}
+    return row | {
+        "gradient": "exact" if exact else "not the same",
+        "remark": next((s.why for s in steps[1:] if s.why), ""),
+    }
 
 
 def _engines(advice: Advice) -> Iterator[str]:
