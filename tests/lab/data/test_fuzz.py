@@ -1,5 +1,6 @@
 """Every reader on spoilt files: it gives what it promises or raises `DataError`, in bounded memory."""
 
+import io
 import re
 import resource
 import struct
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ordered_sgd.errors import DataError
@@ -116,6 +119,15 @@ def both(read: Callable[[Path], np.ndarray]) -> Callable[[Path], Arrays]:
     return twice
 
 
+def parquet(rows: int) -> bytes:
+    """A small Parquet file of numbers, words and gaps."""
+    words = [None if at % 7 == 0 else "ab"[at % 2] for at in range(rows)]
+    table = pa.table({"a": [at * 7 % 11 for at in range(rows)], "w": words, "y": [at % 2 for at in range(rows)]})
+    with io.BytesIO() as file:
+        pq.write_table(table, file)
+        return file.getvalue()
+
+
 X, Y = idx(images(3, (28, 28))), idx(labels(3))
 PARTS = {
     "x_train": np.ones((3, 2)),
@@ -152,6 +164,7 @@ TARGETS = [
         ),
         ".npz",
     ),
+    Target("Parquet", own, ((parquet(40), same),), ".parquet"),
     Target(
         "CSV", own, ((table(9), same), (table(9, word=False), same), (b"1,2,0\n3,4,1\n5,6,0\n7,8,0\n", same)), ".csv"
     ),
