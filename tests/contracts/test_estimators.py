@@ -567,3 +567,17 @@ def test_the_most_selected_samples_are_the_hardest() -> None:
 def test_a_missing_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'ordered_sgd.linear' has no attribute 'nothing'"):
         package.nothing  # noqa: B018
+
+
+@EVERY
+def test_sparse_entries_that_are_written_twice_are_their_sum(row: Row) -> None:
+    X, y = row.data()
+    once = sparse.coo_array(X)
+    twice = sparse.csr_array(once)
+    parts = [np.repeat(twice.indptr, 1) * 2, np.repeat(twice.indices, 2), np.repeat(twice.data / 2, 2)]
+    double = sparse.csr_array((parts[2], parts[1], parts[0]), shape=X.shape)
+    assert not double.has_canonical_format
+    one, two = (row.build(max_iter=3).fit(rows, y) for rows in (twice, double))
+    np.testing.assert_allclose(two.coef_, one.coef_, rtol=1e-9)
+    assert two.eta0_ == pytest.approx(one.eta0_)
+    assert double.nnz == 2 * twice.nnz  # the user's matrix stays as it is

@@ -81,3 +81,16 @@ def test_tensors_are_taken_as_they_come_out_of_a_model(dtype: torch.dtype) -> No
     assert calibration_error(rounded.requires_grad_(), torch.from_numpy(y)) == pytest.approx(
         calibration_error(rounded.detach().double().numpy(), y), abs=1e-6
     )
+
+
+def test_labels_temperatures_and_scores_that_mean_nothing_are_one_clear_error() -> None:
+    scores = np.array([[1.0, 0.0], [0.0, 1.0]])
+    for call in (cross_entropy, best_temperature, calibration_error):
+        with pytest.raises(ArgumentError, match=r"y must be class numbers below 2; got .*'cat'.*searchsorted"):
+            call(scores, ["cat", "dog"])
+        with pytest.raises(ArgumentError, match="scores must be finite; got nan for class 1 of sample 0"):
+            call([[1.0, np.nan], [0.0, 1.0]], [0, 1])
+    for call in (cross_entropy, calibration_error):
+        for temperature in (-1.0, 0.0, np.nan, np.inf):
+            with pytest.raises(ArgumentError, match="temperature must be positive and finite; got"):
+                call(scores, [0, 1], temperature=temperature)

@@ -356,3 +356,9 @@ def test_a_wrong_argument_is_named_with_its_rule(call, start):
     with pytest.raises(ArgumentError) as caught:
         call()
     assert str(caught.value).startswith(start)
+
+
+def test_an_oracle_without_a_subgradient_and_a_seed_in_place_of_a_generator() -> None:
+    with pytest.raises(ArgumentError, match="f must return a value and a subgradient; got float"):
+        moreau_envelope(lambda x: float(abs(x[0])), [3.0], lam=1.0)
+    assert draw_iterate([0.1, 0.2, 0.3], 5) == draw_iterate([0.1, 0.2, 0.3], np.random.default_rng(5))

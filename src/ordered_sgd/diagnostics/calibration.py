@@ -27,7 +27,7 @@ def cross_entropy(scores: ArrayLike, y: ArrayLike, *, temperature: float = 1.0) 
     >>> round(cross_entropy([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 4)  # log 2
     0.6931
     """
-    scores, labels = _checked("cross_entropy", scores, y)
+    scores, labels = _checked("cross_entropy", scores, y, temperature)
     logs = special.log_softmax(scores / temperature, axis=1)
     return float(-logs[np.arange(len(labels)), labels].mean())
 
@@ -70,7 +70,7 @@ def calibration_error(scores: ArrayLike, y: ArrayLike, *, bins: int = 15, temper
     >>> round(calibration_error(sure, [0, 0, 1, 1]), 3)
     0.5
     """
-    scores, labels = _checked("calibration_error", scores, y)
+    scores, labels = _checked("calibration_error", scores, y, temperature)
     if bins < 1:
         raise ArgumentError(message("calibration_error", "bins", "be at least 1", bins, "Use bins=15, as is usual."))
     probabilities = special.softmax(scores / temperature, axis=1)
@@ -80,15 +80,22 @@ def calibration_error(scores: ArrayLike, y: ArrayLike, *, bins: int = 15, temper
     return float(np.abs(gap).sum() / len(labels))
 
 
-def _checked(where: str, scores: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+def _checked(where: str, scores: ArrayLike, y: ArrayLike, temperature: float = 1.0) -> tuple[Array, NDArray[np.int64]]:
+    if not 0 < temperature < np.inf:
+        remedy = "Fit one by best_temperature."
+        raise ArgumentError(message(where, "temperature", "be positive and finite", temperature, remedy))
     values, labels = as_array(scores).astype(np.float64, copy=False), as_array(y)
     if values.ndim != 2 or labels.shape != values.shape[:1] or len(labels) == 0:
         got = f"shapes {values.shape} and {labels.shape}"
         remedy = "Pass scores (n, classes) and labels (n,)."
         raise ArgumentError(message(where, "scores and y", "hold one row and one label per sample", got, remedy))
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        got = f"{values[row, column]} for class {column} of sample {row}"
+        raise ArgumentError(message(where, "scores", "be finite", got, "Look for an overflow in the model."))
     if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= values.shape[1]:
-        remedy = "Labels are the positions of the scores."
-        got = f"{labels.dtype} from {labels.min()} to {labels.max()}"
+        remedy = "Labels are the positions of the scores: np.searchsorted(model.classes_, y)."
+        got = f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else repr(labels[0])
         rule = f"be class numbers below {values.shape[1]}"
         raise ArgumentError(message(where, "y", rule, got, remedy))
     return values, labels.astype(np.int64)

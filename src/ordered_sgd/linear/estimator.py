@@ -278,6 +278,9 @@ def _plain(X: Any) -> Any:
     if not sparse.issparse(X):
         return np.require(X, requirements=["C", "A"])
     X.check_format()  # a wrong column number would write to foreign memory
+    if not X.has_canonical_format:  # entries of one place add up, also where squares of rows are taken
+        X = X.copy()
+        X.sum_duplicates()
     return X
 
 

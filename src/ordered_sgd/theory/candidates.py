@@ -37,7 +37,7 @@ def memory_weights(
     candidates: int,
     *,
     noise: float,
-    rng: np.random.Generator,
+    rng: np.random.Generator | int,
     probes: int = 4,
     batches: int = 10_000,
 ) -> MemoryWeights:
@@ -60,8 +60,8 @@ def memory_weights(
         Samples per batch that are scored because their remembered losses are the largest.
     noise : float
         Standard deviation of a remembered loss about the true one, in standard deviations of the losses.
-    rng : numpy.random.Generator
-        Source of the draws.
+    rng : numpy.random.Generator or int
+        Source of the draws, or its seed.
     probes : int, default=4
         Other samples per batch that are scored, chosen at random.
     batches : int, default=10_000
@@ -80,6 +80,7 @@ def memory_weights(
         raise ArgumentError(message("memory_weights", "candidates", rule, got, "Score at least the q that are kept."))
     losses = special.ndtri((n - np.arange(n) - 0.5) / n)  # of the ranks, the largest first
     kept, found, size = np.zeros(n), 0, max(1, _AT_ONCE // n)
+    rng = np.random.default_rng(rng)
     for first in range(0, batches, size):
         count = min(size, batches - first)
         drawn = rng.random((count, n)).argpartition(s - 1, axis=1)[:, :s]

@@ -6,6 +6,7 @@ BatchNorm.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,7 +93,7 @@ def convergence_bound(
     return rho_hat / (rho_hat - rho) * (gap + rho_hat * (G1**2 + G2**2) * squares) / total
 
 
-def draw_iterate(etas: ArrayLike, rng: np.random.Generator) -> int:
+def draw_iterate(etas: ArrayLike, rng: np.random.Generator | int) -> int:
     """Index t of the random iterate of Theorem 2(2): ``P(t) = eta_t / sum eta``.
 
     Examples
@@ -101,7 +102,7 @@ def draw_iterate(etas: ArrayLike, rng: np.random.Generator) -> int:
     2
     """
     steps = _step_sizes("draw_iterate", etas)
-    return int(rng.choice(steps.size, p=steps / steps.sum()))
+    return int(np.random.default_rng(rng).choice(steps.size, p=steps / steps.sum()))
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,14 @@ class MoreauEnvelope:
     gradient: FloatArray
     gap: float
     gradient_error: float
+
+
+def _both(where: str, found: Any) -> tuple[float, ArrayLike]:
+    """A value and a subgradient, or one clear error."""
+    if isinstance(found, tuple | list) and len(found) == 2:
+        return found[0], found[1]
+    got, remedy = type(found).__name__, "Return the gradient as well: lambda b: (value(b), gradient(b))."
+    raise ArgumentError(message(where, "f", "return a value and a subgradient", got, remedy))
 
 
 def moreau_envelope(
@@ -176,7 +185,7 @@ def moreau_envelope(
     weights = np.empty(0)
     best, gap, prox, beta = np.inf, np.inf, center, center
     for _ in range(max_cuts):
-        value, subgradient = f(beta)
+        value, subgradient = _both(where, f(beta))
         offset = beta - center
         slope = np.asarray(subgradient, dtype=np.float64) + rho * offset
         objective = float(value + offset @ offset / (2 * lam))

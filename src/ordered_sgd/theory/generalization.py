@@ -186,7 +186,7 @@ def data_dependent_bound(
 
 
 def rademacher_linear(
-    X: ArrayLike, radius: float, rng: np.random.Generator, *, lipschitz: float = 1.0, draws: int = 1000
+    X: ArrayLike, radius: float, rng: np.random.Generator | int, *, lipschitz: float = 1.0, draws: int = 1000
 ) -> Estimate:
     """Empirical Rademacher complexity of the linear scores ``theta . x`` over ``||theta|| <= radius``, by Monte Carlo.
 
@@ -200,8 +200,8 @@ def rademacher_linear(
         The inputs.
     radius : float
         Bound of ``||theta||``.
-    rng : numpy.random.Generator
-        Draws the signs.
+    rng : numpy.random.Generator or int
+        Draws the signs, or seeds the generator that does.
     lipschitz : float
         Lipschitz constant of a loss in its single score (`loss_lipschitz`). By Talagrand's contraction lemma the
         complexity of the losses is at most this times that of the scores; 1 leaves the scores' own.
@@ -219,7 +219,7 @@ def rademacher_linear(
     radius = check_number(where, "radius", radius, "It bounds the norm of theta.", zero=True)
     lipschitz = check_number(where, "lipschitz", lipschitz, "See loss_lipschitz.")
     _check_draws(where, "draws", draws)
-    n = features.shape[0]
+    n, rng = features.shape[0], np.random.default_rng(rng)
     sup = np.empty(draws)
     block = max(1, 2**20 // n)  # sign vectors at a time: about 8 MB
     for start in range(0, draws, block):
@@ -252,7 +252,7 @@ def q_n_estimate(
     draw_losses: Callable[[np.random.Generator], ArrayLike],
     s: int,
     q: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator | int,
     *,
     repeats: int = 200,
 ) -> Estimate:
@@ -269,8 +269,8 @@ def q_n_estimate(
         An infimum over only some of Theta, or stopped early, is too large, and so is then the estimate.
     s, q : int
         Batch size and samples kept.
-    rng : numpy.random.Generator
-        Handed to `draw_losses`.
+    rng : numpy.random.Generator or int
+        Generator, or its seed, that is handed to `draw_losses`.
     repeats : int
         Data sets to draw.
 
@@ -280,6 +280,7 @@ def q_n_estimate(
     Estimate(value=0.5, standard_error=0.0)
     """
     _check_draws("q_n_estimate", "repeats", repeats)
+    rng = np.random.default_rng(rng)
     infima = np.array([_least_excess(draw_losses(rng), s, q) for _ in range(repeats)])
     return _estimate(infima)
 
