@@ -1,6 +1,7 @@
 """Advice on small models: what is measured is real, and nothing of the user's is changed."""
 
 import copy
+import itertools
 import json
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from ordered_sgd.lab.advise.steps import _first_calls, measure_steps
 from ordered_sgd.lab.advise.warmup import carried, found_again, warm_up
 from ordered_sgd.lab.advise.words import RATE, path_of
 
+SIZES = [(torch.ones(n, 2), torch.ones(n).long()) for n in (20, 400, 30, 50)]
 RESULTS = Path(__file__).parents[3] / "RESULTS.md"
 
 
@@ -204,17 +206,30 @@ def test_what_the_advice_says_of_the_rate_is_in_the_results() -> None:
     assert "never above" in RATE
 
 
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ((nn.Linear(2, 2), nn.CrossEntropyLoss(), []), "advise: loader must yield batches; got none."),
         ((nn.Linear(2, 2), nn.CrossEntropyLoss(), [torch.ones(4, 2)]), "must yield inputs and targets; got a Tensor."),
         ((nn.Linear(2, 2), nn.CrossEntropyLoss(), [(1, 2, 3)]), "got a tuple of 3. Yield pairs (x, y)"),
-        ((len, nn.CrossEntropyLoss(), []), "advise: model must be a torch module; got builtin_function_or_method."),
-        ((nn.Linear(2, 2), "ce", []), "advise: criterion must be callable; got 'ce'."),
+        ((nn.Linear(2, 2), nn.CrossEntropyLoss(), iter([])), "loader must be one that can be gone through several"),
+        ((nn.Linear(2, 2), nn.CrossEntropyLoss(), nn.Linear(2, 2)), "advise: loader must yield batches; got Linear."),
         (
-            (nn.Linear(2, 2), nn.functional.cross_entropy, [(torch.ones(4, 2), torch.ones(4).long())]),
-            'Build it with reduction="none".',
+            (nn.Linear(2, 2), nn.CrossEntropyLoss(), SIZES),
+            "yield batches of one size, but for the last; got sizes from",
+        ),
+        ((nn.Linear(2, 2).requires_grad_(False), nn.CrossEntropyLoss(), []), "model must have parameters to train"),
+        ((nn.Linear(2, 2), nn.CrossEntropyLoss(), [], "sgd"), "advise: optimizer must be a torch optimizer"),
+        (
+            (nn.Linear(2, 1), nn.MSELoss(), [(torch.ones(4, 2), torch.ones(4))]),
+            "got shape (4, 4) from (4, 1) and (4,). Give outputs and targets the same shape.",
+        ),
+        ((len, nn.CrossEntropyLoss(), []), "advise: model must be a torch module; got builtin_function_or_method."),
+        ((nn.Linear(2, 2), "ce", []), "advise: criterion must be callable; got str."),
+        (
+            (nn.Linear(2, 2), lambda out, y: (out - y).mean(), [(torch.ones(4, 2), torch.ones(4, 1))]),
+            'criterion must return one loss per sample, shape (s,); got a scalar. Build it with reduction="none".',
         ),
     ],
 )
@@ -255,3 +270,38 @@ def test_shares_and_recall_by_hand() -> None:
     assert carried(losses, [1, 2, 4]) == {1: pytest.approx((0.4 + 0.25) / 2), 2: pytest.approx(0.6), 4: 1.0}
     assert found_again(losses, losses[:, ::-1], 2) == pytest.approx((0 + 1) / 2)
     assert path_of([8, 8, 4, 4, 4]) == "8 (1-2), 4 (3-5)"
+
+
+def test_reduced_functions_and_flat_losses_of_tokens_are_losses_of_samples() -> None:
+    outputs, y = torch.randn(4, 5, 7), torch.randint(7, (4, 5))
+
+    def flat(outputs: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+
+    each = nn.functional.cross_entropy(outputs.transpose(1, 2), y, reduction="none").mean(1)
+    torch.testing.assert_close(per_sample(flat)(outputs, y), each)
+    one = per_sample(nn.functional.cross_entropy)(outputs[:, 0], y[:, 0])
+    torch.testing.assert_close(one, nn.functional.cross_entropy(outputs[:, 0], y[:, 0], reduction="none"))
+
+
+def test_frozen_batchnorm_stays_frozen_and_a_model_in_evaluation_is_trained() -> None:
+    model = network(nn.BatchNorm1d(64)).train()
+    model[1].eval()
+    assert not make_candidate(model, nn.CrossEntropyLoss(), loader(), None).coupled
+    assert make_candidate(model.eval(), nn.CrossEntropyLoss(), loader(), None).coupled
+
+
+def test_an_epoch_without_an_end_is_an_error_and_not_a_guess() -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return itertools.cycle(loader())
+
+    with pytest.raises(ArgumentError, match="an epoch must end while it is looked at, or have a length; got more than"):
+        quick(network(), nn.CrossEntropyLoss(), Endless())
+
+
+def test_a_training_that_diverges_names_the_rate() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 1e30)
+    with pytest.raises(ArgumentError, match=r"losses must stay finite in the training.* Lower the learning rate"):
+        quick(model, nn.CrossEntropyLoss(), loader(), optimizer)

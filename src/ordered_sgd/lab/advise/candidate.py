@@ -1,7 +1,9 @@
 """What is advised on: a model, its loss, batches of its data and its optimizer."""
 
 import copy
+import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from ordered_sgd.criterion import ONE_LOSS_EACH, countable, setting_of
+from ordered_sgd.criterion import check_returned, countable, setting_of
 from ordered_sgd.engines.auto import convolves_channels_last
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.bench.opponents import call
@@ -77,26 +79,57 @@ def make_candidate(
     model: nn.Module, criterion: Callable[..., Tensor], loader: Iterable[Any], optimizer: Optimizer | None
 ) -> Candidate:
     """A `Candidate` of what a training loop has, or one clear error."""
-    if not isinstance(model, nn.Module):
-        got, remedy = type(model).__name__, "Pass the model that you train."
-        raise ArgumentError(message("advise", "model", "be a torch module", got, remedy))
+    _check_parts(model, loader, optimizer)
     make = plain_sgd if optimizer is None else alike(optimizer, model)
-    model, losses = copy.deepcopy(model).train(), per_sample(criterion)
+    trained, losses = model.training, per_sample(criterion)
+    model = copy.deepcopy(model)
+    if not trained:  # a model in training keeps the modes of its parts: BatchNorm may be frozen on purpose
+        model.train()
     device, convolves = device_of(model), convolves_channels_last(model)
     drawn = [placed(pair(batch), device, channels_last=convolves) for batch in itertools.islice(loader, _HELD)]
-    if not drawn:
-        raise ArgumentError(message("advise", "loader", "yield batches", "none", _REMEDY))
-    s = max(len(y) for _, y in drawn)
-    held = tuple((x, y) for x, y in drawn if len(y) == s)[: max(1, _SAMPLES // s)]
-    if s < 2:
-        remedy = "Of a single sample nothing can be left out."
-        raise ArgumentError(message("advise", "loader", "yield batches of at least 2 samples", s, remedy))
+    held = _of_one_size(drawn)
     x, y = held[0]
     with torch.no_grad():
         outputs = call(copy.deepcopy(model), x)
         found = losses(outputs, y)
     answers = isinstance(outputs, Tensor) and outputs.dim() == 2 and countable(criterion, outputs, y, found)
     return Candidate(model, losses, loader, make, held, answers)
+
+
+def _check_parts(model: Any, loader: Any, optimizer: Any) -> None:
+    """Refuse what cannot be measured, before anything is copied."""
+    if not isinstance(model, nn.Module):
+        got, remedy = type(model).__name__, "Pass the model that you train."
+        raise ArgumentError(message("advise", "model", "be a torch module", got, remedy))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        got, remedy = "none", "Set requires_grad where it trains."
+        raise ArgumentError(message("advise", "model", "have parameters to train", got, remedy))
+    if not isinstance(loader, Iterable) or isinstance(loader, nn.Module):
+        got, remedy = type(loader).__name__, "Pass a DataLoader, or a list of batches."
+        raise ArgumentError(message("advise", "loader", "yield batches", got, remedy))
+    if isinstance(loader, Iterator):
+        remedy = "Pass the DataLoader, or a list of its batches."
+        rule = "be one that can be gone through several times"
+        raise ArgumentError(message("advise", "loader", rule, f"a {type(loader).__name__}", remedy))
+    if optimizer is not None and (not isinstance(optimizer, Optimizer) or isinstance(optimizer, torch.optim.LBFGS)):
+        got, remedy = type(optimizer).__name__, "Leave it out for SGD at a rate of 0.01."
+        rule = "be a torch optimizer whose step needs no closure"
+        raise ArgumentError(message("advise", "optimizer", rule, got, remedy))
+
+
+def _of_one_size(drawn: list[Batch]) -> tuple[Batch, ...]:
+    """The batches of the usual size, which most of them must have."""
+    if not drawn:
+        raise ArgumentError(message("advise", "loader", "yield batches", "none", _REMEDY))
+    (s, times), *others = Counter(len(y) for _, y in drawn).most_common()
+    if 2 * times <= len(drawn) and others:
+        sizes = [len(y) for _, y in drawn]
+        got, remedy = f"sizes from {min(sizes)} to {max(sizes)}", "Use a fixed batch_size to be advised."
+        raise ArgumentError(message("advise", "loader", "yield batches of one size, but for the last", got, remedy))
+    if s < 2:
+        remedy = "Of a single sample nothing can be left out."
+        raise ArgumentError(message("advise", "loader", "yield batches of at least 2 samples", s, remedy))
+    return tuple((x, y) for x, y in drawn if len(y) == s)[: max(1, _SAMPLES // s)]
 
 
 def pair(batch: Any) -> Batch:
@@ -125,17 +158,19 @@ def placed(batch: Batch, device: torch.device, *, channels_last: bool) -> Batch:
 def per_sample(criterion: Callable[..., Tensor]) -> PerSample:
     """The criterion with one loss per sample: `reduction` is set to "none", and further dimensions are averaged."""
     if not callable(criterion):
-        raise ArgumentError(message("advise", "criterion", "be callable", repr(criterion), "Pass the loss you train."))
+        got, remedy = type(criterion).__name__, "Pass the loss that you train."
+        raise ArgumentError(message("advise", "criterion", "be callable", got, remedy))
     if isinstance(criterion, nn.Module) and isinstance(setting_of(criterion, "reduction"), str):
         criterion = copy.deepcopy(criterion)
         criterion.reduction = "none"  # type: ignore[assignment]
+    elif isinstance(setting_of(criterion, "reduction"), str):
+        criterion = functools.partial(criterion, reduction="none")
 
     def losses(outputs: Any, y: Any) -> Tensor:
         found = criterion(outputs, y)
-        if not isinstance(found, Tensor) or found.dim() == 0 or found.shape[0] != len(y):
-            got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            remedy = 'Build it with reduction="none".'
-            raise ArgumentError(message("advise", "criterion", ONE_LOSS_EACH, got, remedy))
+        if isinstance(found, Tensor) and found.dim() == 1 and len(found) == y.numel() != len(y):
+            found = found.view(len(y), -1)  # one for each token, the sequences one after the other
+        found = check_returned(found, (outputs, y), {}, "advise")
         return found if found.dim() == 1 else found.flatten(1).mean(1)
 
     return losses

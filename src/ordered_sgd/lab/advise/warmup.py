@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ordered_sgd.diagnostics.suspects import find_suspects
+from ordered_sgd.errors import ArgumentError, NonFiniteLossError, message
 from ordered_sgd.lab.advise.candidate import Candidate
 from ordered_sgd.lab.advise.steps import levels
 from ordered_sgd.lab.bench.opponents import call
@@ -47,7 +48,7 @@ class WarmUp:
     apart
         Steps between two looks.
     suspects
-        How many of the samples looked at have losses that stand apart over all looks; None where no share is known.
+        How many of the samples looked at have losses that stand apart from their class over all looks.
     looked_at
         Samples that were looked at.
     """
@@ -92,22 +93,29 @@ def warm_up(candidate: Candidate, *, seconds: float, tick: Callable[[float], obj
     seen, model = _Seen(per_epoch=length(candidate.loader)), candidate.copy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a rule that cannot move is what is to be found out
-        _train(candidate, model, seen, seconds, tick)
+        try:
+            _train(candidate, model, seen, seconds, tick)
+        except NonFiniteLossError as error:
+            got, remedy = f"nan or inf after {seen.steps:,} steps", "Lower the learning rate."
+            raise ArgumentError(message("advise", "losses", "stay finite in the training", got, remedy)) from error
+    if seen.per_epoch is None:
+        got, remedy = f"more than {seen.steps:,} batches", "Give the loader a length, or pass a list of batches."
+        raise ArgumentError(message("advise", "an epoch", "end while it is looked at, or have a length", got, remedy))
     y = torch.cat([y for _, y in candidate.held]).cpu().numpy()
     mean = np.mean([losses for _, losses in seen.looks], axis=0).reshape(-1)
-    found = find_suspects(mean, y if candidate.countable else None)
+    suspects = len(find_suspects(mean, y).indices) if candidate.countable else 0
     steps = [step for step, _ in seen.looks]
     return WarmUp(
         steps=seen.steps,
-        per_epoch=seen.per_epoch or seen.steps,
+        per_epoch=seen.per_epoch,
         seconds=float(np.median(seen.whole)),
         loading=loading_seconds(candidate),
-        curve=_curve(seen.right, seen.per_epoch or seen.steps),
+        curve=_curve(seen.right, seen.per_epoch),
         qs=tuple(seen.qs),
         carried=carried(seen.looks[-1][1], levels(candidate.s)),
         remembered=_remembered(seen.looks, levels(candidate.s)),
         apart=int(np.median(np.diff(steps))) if len(steps) > 1 else 0,
-        suspects=len(found.indices),
+        suspects=suspects,
         looked_at=mean.size,
     )
 
@@ -169,11 +177,13 @@ def length(loader: Iterable[Any]) -> int | None:
 @torch.no_grad()
 def _losses(candidate: Candidate, model: nn.Module) -> NDArray[np.float64]:
     """Losses of the held batches in evaluation mode, one row for each batch."""
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         rows = [candidate.criterion(call(model, x), y).double().cpu().numpy() for x, y in candidate.held]
     finally:
-        model.train()
+        for module, training in modes.items():
+            module.training = training
     return np.stack(rows)
 
 

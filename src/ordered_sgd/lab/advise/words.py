@@ -20,6 +20,7 @@ RATE = (
     "The largest losses act like a larger step. Keep the learning rate of plain SGD or take a third of it: in the "
     "ablation (RESULTS.md) the best rate of ordered SGD was never above that of plain SGD."
 )
+SMALL = "q = s/4"
 _TINY = 1e-3  # seconds of a plain step
 _LOADING, _RECALL = 0.4, 0.6  # share of a step from which loading is worth a line; what memory needs to be of use
 
@@ -40,7 +41,11 @@ def verdict(
         return "Not worth it: no engine computed the gradient of this model exactly."
     spent = f"{best.ratio:.2f} of plain SGD's time ({duration(best.seconds)} instead of {duration(plain.seconds)})"
     if not worth:
-        return f"Not worth it: {epochs} epochs would take {spent} at best. {_reason(candidate, costs, warm, best)}"
+        said = f"Not worth it: {epochs} epochs would take {spent}. {_reason(candidate, costs, warm, best, plain)}"
+        small = next((way for way in expected if way.way == SMALL and way.ratio < 0.85), None)
+        if small is not None:
+            said += f" With {SMALL} from the first epoch on they would take {small.ratio:.2f}, which can cost accuracy."
+        return said
     if best.way == PAPER:
         return f"Worth it: with the paper's rule, {epochs} epochs should take {spent}. The gradients are exact."
     said = f"Worth it with a fixed q: with half of each batch kept, {epochs} epochs should take {spent}. "
@@ -50,7 +55,7 @@ def verdict(
     return said + f" The paper's rule would take {rule.ratio:.2f}: it waits for training accuracy to reach 80 %."
 
 
-def _reason(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected) -> str:
+def _reason(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected, whole: Expected) -> str:
     """Why nothing is saved."""
     half = levels(candidate.s)[1]
     step, plain = costs.at(SELECTIVE, half), costs.at(SGD, candidate.s)
@@ -72,6 +77,8 @@ def _reason(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected
         )
     if step.why:
         return f"selective_backward runs the whole backward pass: {step.why.rstrip('.')}."
+    if costs.compile_seconds > 0.1 * whole.seconds and step.ratio is not None and step.ratio < 1:
+        return f"Compiling takes {costs.compile_seconds:.1f} s once, which so short a training does not make up for."
     if best.way == PAPER and step.ratio is not None and step.ratio < 1:
         return "Most epochs would keep the whole batch."
     return "The backward pass that is saved costs little here."
@@ -96,14 +103,16 @@ def findings(candidate: Candidate, costs: StepCosts, warm: WarmUp, *, workers: b
     """What else was found, a sentence or two each."""
     qs = levels(candidate.s)
     quarter = qs[min(2, len(qs) - 1)]
-    carried, found = warm.carried[quarter], warm.remembered[quarter]
-    trained = f"After {warm.steps:,} steps ({warm.epochs:.1f} epochs)"
+    s, trained = candidate.s, f"After {warm.steps:,} steps ({warm.epochs:.1f} epochs)"
     accuracy = "" if warm.accuracy is None else f" training accuracy is {warm.accuracy:.1%} and"
-    yield f"{trained},{accuracy} the largest quarter of the losses carries {carried:.0%} of the loss."
-    said = f"Losses remembered for {warm.apart:,} steps find {found:.0%} of that quarter (by chance 25 %)"
-    yield said + (
-        ": a memory or a batch sampler has something to go by." if found >= _RECALL else ": too few to rely on."
-    )
+    largest = f"{quarter} of {s} losses"
+    yield f"{trained},{accuracy} the largest {largest} carry {warm.carried[quarter]:.0%} of a batch's loss."
+    if warm.apart > 0:
+        found = warm.remembered[quarter]
+        said = f"Losses remembered for {warm.apart:,} steps find {found:.0%} of the largest {largest} (by chance "
+        said += f"{quarter / s:.0%})"
+        useful = found >= _RECALL and found > 1.5 * quarter / s
+        yield said + (": a memory or a batch sampler has something to go by." if useful else ": too few to rely on.")
     if costs.head_share is not None:
         yield (
             f"The output layer and its loss take {costs.head_share:.0%} of a plain step: "
@@ -130,7 +139,8 @@ def _exactness(steps: Sequence[StepTime]) -> str:
     errors = [step.error for step in steps if step.error is not None]
     if all(step.exact for step in steps):
         return f"; gradients differ by {max(errors):.0e} from whole backward passes{why}"
-    return f"; not the same gradient (relative difference {max(errors):.2g}){why}" if errors else why
+    apart = f" (relative difference {max(errors):.2g})" if errors and max(errors) > 0 else ""
+    return f"; not the same gradient{apart}{why}"
 
 
 def path_of(qs: Sequence[int]) -> str:
