@@ -370,7 +370,7 @@ def test_a_fit_that_ends_too_early_says_so_and_one_that_has_converged_does_not(r
     for scale in (1e3, 1e6):
         wide = X.copy()
         wide[:, 2] *= scale  # nothing but this column is learned
-        with pytest.warns(ConvergenceWarning, match="could still fall, by at least .* Scale the columns"):
+        with pytest.warns(ConvergenceWarning, match="could still fall, by at least .* scale the columns"):
             row.build().fit(wide, y)
         with pytest.warns(ConvergenceWarning, match="could still fall"):
             row.build().fit(sparse.csr_array(wide), y)
@@ -581,3 +581,108 @@ def test_sparse_entries_that_are_written_twice_are_their_sum(row: Row) -> None:
     np.testing.assert_allclose(two.coef_, one.coef_, rtol=1e-9)
     assert two.eta0_ == pytest.approx(one.eta0_)
     assert double.nnz == 2 * twice.nnz  # the user's matrix stays as it is
+
+
+LAYOUTS = {
+    "float64": np.asarray,
+    "float32": np.float32,
+    "bytes": lambda X: (10 * abs(X)).astype(np.uint8),
+    "sparse float64": sparse.csr_array,
+    "sparse float32": lambda X: sparse.csr_array(X.astype(np.float32)),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("before", LAYOUTS)
+@pytest.mark.parametrize("after", LAYOUTS)
+def test_chunks_of_a_stream_may_be_laid_out_and_typed_differently(row: Row, before: str, after: str) -> None:
+    X, y = row.data()
+    first = {"classes": np.unique(y)} if row.classifies else {}
+    model = row.build().partial_fit(LAYOUTS[before](X[:30]), y[:30], **first)
+    model.partial_fit(LAYOUTS[after](X), y).partial_fit(LAYOUTS[before](X), y)
+    assert np.isfinite(model.coef_).all()
+
+
+@EVERY
+def test_a_few_samples_after_a_fit_do_not_undo_it(row: Row) -> None:
+    X, y = row.data()
+    fitted = row.build().fit(X, y)
+    for count in (1, 10, 30, 63, 64, 130):
+        model = clone(fitted).fit(X, y).partial_fit(X[:count], y[:count])
+        assert model.score(X, y) > fitted.score(X, y) - 0.02, count
+        if count < 64:
+            np.testing.assert_array_equal(model.coef_, fitted.coef_)
+
+
+@EVERY
+def test_a_chunk_that_overflows_is_refused_and_leaves_the_stream_as_it_was(row: Row) -> None:
+    X, y = row.data()
+    first = {"classes": np.unique(y)} if row.classifies else {}
+    model, other = (row.build().partial_fit(X, y, **first) for _ in range(2))
+    bad = X[:5].copy()
+    bad[2, 1] = 1e170
+    with pytest.raises(ValueError, match=r"Floating-point overflow .* Scale the data"):
+        model.partial_fit(bad, y[:5])
+    for one in (model, other):
+        one._rng = np.random.default_rng(0)  # the refused chunk was shuffled
+        one.partial_fit(X, y)
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+
+
+@EVERY
+def test_one_sample_that_holds_a_stream_up_is_named(row: Row) -> None:
+    X, y = row.data()
+    first = {"classes": np.unique(y)} if row.classifies else {}
+    model = row.build().partial_fit(X, y, **first)
+    far = X.copy()
+    far[7] *= 1e4
+    with pytest.warns(ConvergenceWarning, match="One sample is a hundred times as long as the others"):
+        model.partial_fit(far, y).partial_fit(X, y)  # it may have waited for a full batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(X, y)  # said once
+
+
+def test_rules_of_epochs_count_thousands_of_a_stream_whatever_the_chunks() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6400, 5))
+    y = (X[:, 0] > 0).astype(int)
+    found = []
+    for chunk in (64, 640, 1280):
+        model = OrderedLogisticRegression(q=LinearDecay(epochs=5), random_state=0)
+        for start in range(0, len(y), chunk):
+            model.partial_fit(X[start : start + chunk], y[start : start + chunk], classes=[0, 1])
+        found.append(model._history.next_q)
+    assert max(found) - min(found) <= 12  # asked after 1,024, 1,280 and 1,280 samples
+
+
+@EVERY
+def test_samples_without_weight_do_not_stop_a_fit(row: Row) -> None:
+    X, y = row.data()
+    weight = np.ones(len(y))
+    weight[20:] = 0
+    if row.classifies:
+        weight[[60, 80, 130, 150]] = 1
+    row.build(max_iter=12).fit(np.tile(X, (30, 1)), np.tile(y, 30), np.concatenate([weight, np.zeros(29 * len(y))]))
+
+
+@EVERY
+def test_a_fit_may_start_from_weights_that_are_given(row: Row) -> None:
+    X, y = row.data()
+    found = row.build().fit(X, y)
+    start = {"coef_init": found.coef_, "intercept_init": found.intercept_}
+    again = row.build(max_iter=1, eta0=1e-12, learning_rate="constant").fit(X, y, **start)
+    np.testing.assert_allclose(again.coef_, found.coef_, atol=1e-6)
+    np.testing.assert_allclose(again.intercept_, found.intercept_, atol=1e-6)
+    for bad in (found.coef_[..., :-1], found.coef_ * np.nan):
+        with pytest.raises(ValueError, match=r"coef_init should be finite and of shape \(\d, 1[03]\), got shape"):
+            row.build().fit(X, y, coef_init=bad)
+
+
+@EVERY
+def test_l1_ratio_is_needed_by_the_elastic_net_alone(row: Row) -> None:
+    X, y = row.data()
+    one, two = (row.build(max_iter=2, l1_ratio=ratio).fit(X, y) for ratio in (None, 0.15))
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+    with pytest.raises(ValueError, match="l1_ratio must be a number with penalty='elasticnet', got None"):
+        row.build(l1_ratio=None, penalty="elasticnet").fit(X, y)

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ordered_sgd.linear.estimator import READ, OrderedLinearModel
+from ordered_sgd.linear.estimator import READ, OrderedLinearModel, Start
 from ordered_sgd.linear.objective import Array, Loss
 
 
@@ -27,7 +27,9 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
     }
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, coef_init: Any = None, intercept_init: Any = None
+    ) -> Self:
         """Train for `max_iter` epochs, from zero or with ``warm_start=True`` from the current weights.
 
         Parameters
@@ -38,6 +40,10 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
             Labels.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             Factor of the losses, applied with `class_weight` before they are ordered.
+        coef_init : array-like or None, default=None
+            Weights to start from, in the shape of `coef_`, instead of zeros or those of a warm start.
+        intercept_init : array-like or None, default=None
+            Intercept to start from, in the shape of `intercept_`.
         """
         X, y = validate_data(self, X, y, **READ)
         check_classification_targets(y)
@@ -45,7 +51,7 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
         if self.warm_start and before is not None and not np.array_equal(before, classes):
             raise ValueError(f"warm_start needs the classes of the last fit, {before}; got {classes}.")
         self.classes_ = classes
-        return self._fit_labels(X, y, sample_weight)
+        return self._fit_labels(X, y, sample_weight, start=(coef_init, intercept_init))
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -90,7 +96,9 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
         labels: Array = self.classes_[answers]
         return labels
 
-    def _fit_labels(self, X: Array, y: Array, sample_weight: Any, *, partial: bool = False) -> Self:
+    def _fit_labels(
+        self, X: Array, y: Array, sample_weight: Any, *, partial: bool = False, start: Start = (None, None)
+    ) -> Self:
         count = len(self.classes_)
         if count < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {count} class.")
@@ -98,7 +106,8 @@ class _OrderedClassifier(ClassifierMixin, OrderedLinearModel):  # type: ignore[m
         by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
         numbers = np.searchsorted(self.classes_, y)
         columns = 1 if count == 2 else count
-        return self._train(X, numbers, weight * by_class[numbers], columns, partial=partial, stratify=True)
+        weight = weight * by_class[numbers]
+        return self._train(X, numbers, weight, columns, partial=partial, stratify=True, start=start)
 
     def _judge(self, y: Array, scores: Array, weight: Array) -> float:
         return float(np.average(_answers(scores) == y, weights=weight))
@@ -137,8 +146,8 @@ class OrderedLogisticRegression(_OrderedClassifier):
         visit all weights.
     alpha : float, default=1e-4
         Strength of the penalty.
-    l1_ratio : float, default=0.15
-        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
+    l1_ratio : float or None, default=0.15
+        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1]; None with the other penalties.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     shuffle : bool, default=True
@@ -250,8 +259,8 @@ class OrderedLinearSVC(_OrderedClassifier):
         visit all weights.
     alpha : float, default=1e-4
         Strength of the penalty.
-    l1_ratio : float, default=0.15
-        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
+    l1_ratio : float or None, default=0.15
+        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1]; None with the other penalties.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     shuffle : bool, default=True

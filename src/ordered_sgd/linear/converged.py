@@ -23,13 +23,19 @@ def could_fall(samples: Samples, coef: Array, intercept: Array, objective: Objec
     is computed from some and judged on others. A fall that is found is possible; one that is not found may be.
     """
     rows = np.arange(len(samples.y)) if samples.positions is None else samples.positions
+    rows = rows[samples.weight[rows] > 0]
+    if len(rows) == 0:
+        return 0.0
     rows = rows[np.random.default_rng(0).permutation(len(rows))[: 2 * _ROWS]]
     given, judged = (rows[:_ROWS], rows[_ROWS:]) if len(rows) > _ROWS * 1.2 else (rows, rows)
     part, weights = (
         _Portion(samples, given, objective, q, s),
         (np.atleast_2d(coef).astype(float), intercept.astype(float)),
     )
-    step = part.step(*weights)
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = part.step(*weights)
+    if not all(np.isfinite(moved).all() for moved in step):  # sums that overflow tell nothing
+        return 0.0
     other = part if judged is given else _Portion(samples, judged, objective, q, s)
     nothing = np.zeros_like(weights[0]), other.constant(len(intercept))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -85,6 +91,8 @@ class _Portion:
             moments = bend * ((X * share[:, None]).T @ X - np.outer(means, means) / share.sum())
             scale = np.sqrt(np.maximum(np.diag(moments) + o.l2, 1e-300))  # columns may differ by many orders
             moments = moments / scale[:, None] / scale + 1e-9 * np.eye(len(scale)) + np.diag(o.l2 / scale**2)
+            if not (np.isfinite(moments).all() and np.isfinite(down).all()):
+                return np.full_like(down, np.nan), flat
             moved = linalg.lstsq(moments, (down / scale).T)[0].T / scale
         else:
             squares = self.X.power(2) if sparse.issparse(self.X) else self.X**2

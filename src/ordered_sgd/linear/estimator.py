@@ -34,6 +34,7 @@ from ordered_sgd.linear.training import (
 )
 from ordered_sgd.rules import Rule, as_rule, check_level, resolve_q, warn_of_one
 
+Start = tuple[Any, Any]  # weights and intercept to start with, each or None
 # Bytes are read as they are; anything else but float32 becomes float64, as elsewhere in scikit-learn.
 READ = {"accept_sparse": "csr", "dtype": [np.float64, np.float32, np.uint8], "order": "C"}
 
@@ -51,7 +52,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
     momentum: float = 0.9
     penalty: Literal["l2", "l1", "elasticnet"] | None = "l2"
     alpha: float = 1e-4
-    l1_ratio: float = 0.15
+    l1_ratio: float | None = 0.15
     fit_intercept: bool = True
     shuffle: bool = True
     input_scale: float = 1.0
@@ -63,6 +64,8 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
     warm_start: bool = False
     verbose: int = 0
 
+    _judged: ClassVar[bool] = True  # whether a fit that ended too early says so; a benchmark of epochs does without
+
     # scikit-learn's checks; `check_level` checks q, also in later calls of partial_fit.
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -72,7 +75,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         "momentum": [Interval(Real, 0, 1, closed="left")],
         "penalty": [StrOptions({"l2", "l1", "elasticnet"}), None],
         "alpha": [Interval(Real, 0, None, closed="left")],
-        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both"), None],
         "fit_intercept": ["boolean"],
         "shuffle": ["boolean"],
         "input_scale": [Interval(Real, 0, None, closed="neither")],
@@ -93,7 +96,15 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError  # pragma: no cover
 
     def _train(
-        self, X: Array, y: Array, weight: Array, columns: int, *, partial: bool = False, stratify: bool = False
+        self,
+        X: Array,
+        y: Array,
+        weight: Array,
+        columns: int,
+        *,
+        partial: bool = False,
+        stratify: bool = False,
+        start: Start = (None, None),
     ) -> Self:
         """Train on validated samples for `max_iter` epochs, or one more epoch if `partial`."""
         if partial and self.early_stopping:
@@ -101,7 +112,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if partial and self.eta0 == "auto":
             return self._advance(X, y, weight, columns)
         self._stream: Stream | None = None
-        state, objective = self._first_state(X, columns, partial=partial), self._objective()
+        state, objective = self._first_state(X, columns, partial=partial, start=start), self._objective()
         if not (partial and hasattr(self, "_history")):
             self._history, self._rng = History(), _generator(self.random_state)
         samples = Samples(*_arrays(X, y, weight, state.memory.dtype))
@@ -121,7 +132,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if not np.isfinite(state.coef).all():  # from the very last step, after which no losses are computed
             raise ValueError(_overflow(len(self._history.losses)))
         self._finish(state, patience)
-        if not partial and patience is None and self.max_iter >= JUDGED_FROM:
+        if self._judged and not partial and patience is None and self.max_iter >= JUDGED_FROM:
             self._warn_of_an_early_end(samples, objective, min(self.batch_size, samples.size))
         return self
 
@@ -129,8 +140,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         """Train on a chunk of a stream; see `ordered_sgd.linear.stream`."""
         name, objective = type(self).__name__, self._objective()
         if getattr(self, "_stream", None) is None:
-            rate = getattr(self, "eta0_", math.inf) if hasattr(self, "coef_") else math.inf
-            self._stream = Stream.start(self._first_state(X, columns, partial=True), rate)
+            self._stream, self._told = Stream.start(self._first_state(X, columns, partial=True)), False
         if not hasattr(self, "_history"):
             self._history, self._rng = History(), _generator(self.random_state)
         stream, history, s = self._stream, self._history, self.batch_size
@@ -142,11 +152,13 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         rule = None if isinstance(level, int | float) else level
         q = level if isinstance(level, int | float) else history.next_q or level.first_q(s)
         warn_of_one(self.q, s, name)
+        before = stream.saved()
         try:
             with spoken(aloud=bool(self.verbose)):
                 trained = advance(stream, rows, objective, q, s, self._rng)
-                early = before_the_first_batch(stream, objective, q) if stream.seen == 0 else None
+                early = before_the_first_batch(stream, objective, q) if stream.steps == 0 else None
         except NonFiniteLossError as error:
+            self._stream = before
             raise ValueError(_overflow(len(history.losses) + 1)) from error
         own = trained.positions >= 0
         self.selection_counts_ = np.zeros(len(y), np.int64)
@@ -154,14 +166,21 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if len(trained.losses):
             history.add(trained.losses, trained.kept, resolve_q(q, s))
         if len(trained.losses) and rule is not None:
-            seen = observed(stream, trained, len(history.losses), s, rule, objective)
+            seen = observed(stream, trained, s, rule, objective)
             history.next_q = int(q) if seen is None else rule.next_q(int(q), s, seen)
-        coef, intercept, self.eta0_ = early or (stream.coef.copy(), stream.intercept.copy(), stream.rate)
+        if stream.held_up and not self._told:
+            self._told = True
+            text = "One sample is a hundred times as long as the others, which makes the learning rate small for good. "
+            warnings.warn(text + "Scale or clip the columns, as with RobustScaler.", ConvergenceWarning, stacklevel=5)
+        rate = stream.rate if stream.seen else getattr(self, "eta0_", math.inf)
+        coef, intercept, self.eta0_ = early or (stream.coef.copy(), stream.intercept.copy(), rate)
         self._learned(coef, intercept, stream.state)
         return self
 
     def _objective(self) -> Objective:
-        share = {"l1": 1.0, "elasticnet": self.l1_ratio}.get(self.penalty or "", 0.0)
+        if self.penalty == "elasticnet" and self.l1_ratio is None:
+            raise ValueError("l1_ratio must be a number with penalty='elasticnet', got None.")
+        share = {"l1": 1.0, "elasticnet": self.l1_ratio or 0.0}.get(self.penalty or "", 0.0)
         alpha = self.alpha if self.penalty else 0.0
         return Objective(
             self._loss(),
@@ -173,10 +192,16 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
             input_scale=self.input_scale,
         )
 
-    def _first_state(self, X: Array, columns: int, *, partial: bool) -> State:
-        """Zeros; with a warm start the current weights; in a partial fit their momentum as well."""
+    def _first_state(self, X: Array, columns: int, *, partial: bool, start: Start = (None, None)) -> State:
+        """What is given, or zeros; with a warm start the current weights; in a partial fit their momentum as well."""
         dtype = np.float64 if X.dtype == np.float64 else np.float32
         shape, by_column = (columns, X.shape[1]), sparse.issparse(X)
+        if any(part is not None for part in start):
+            coef, intercept = (
+                np.zeros(size, dtype) if part is None else _given(name, part, size, dtype)
+                for name, part, size in zip(("coef_init", "intercept_init"), start, (shape, (columns,)), strict=True)
+            )
+            return State.start(coef, intercept, by_column=by_column)
         if not ((partial or self.warm_start) and hasattr(self, "coef_")):
             return State.start(np.zeros(shape, dtype), np.zeros(columns, dtype), by_column=by_column)
         coef = np.atleast_2d(self.coef_).astype(dtype)
@@ -234,9 +259,9 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         if share > FALLS:
             text = (
-                f"After {self.max_iter} epochs the training loss could still fall, by at least {share:.0%} of the loss "
+                f"After {self.max_iter} epochs the loss that is minimised could still fall, by at least {share:.0%} of "
             )
-            text += "without any weights. Scale the columns, for example with StandardScaler, or raise max_iter."
+            text += "what it is without any weights. Raise max_iter, or scale the columns, as with StandardScaler."
             warnings.warn(text, ConvergenceWarning, stacklevel=6)
 
     def _learned(self, coef: Array, intercept: Array, state: State) -> None:
@@ -263,6 +288,14 @@ def scores_of(X: Array, coef: Array, intercept: Array, input_scale: float) -> Ar
     """Scores (n, K) of rows, dense or sparse."""
     scores: Array = (X @ coef.T) * coef.dtype.type(input_scale) + intercept
     return scores
+
+
+def _given(name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Weights to start with, as an array of this shape; one row may be a vector, and one number a scalar."""
+    array = np.asarray(values, dtype)
+    if array.size != math.prod(shape) or (array.ndim > 1 and array.shape != shape) or not np.isfinite(array).all():
+        raise ValueError(f"{name} should be finite and of shape {shape}, got shape {array.shape}.")
+    return array.reshape(shape)
 
 
 def _arrays(X: Any, y: Array, weight: Array, dtype: Any) -> tuple[Any, Array, Array]:

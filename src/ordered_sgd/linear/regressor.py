@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ordered_sgd.linear.estimator import READ, OrderedLinearModel
+from ordered_sgd.linear.estimator import READ, OrderedLinearModel, Start
 from ordered_sgd.linear.objective import Array, Loss
 
 
@@ -43,8 +43,8 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
         visit all weights.
     alpha : float, default=1e-4
         Strength of the penalty.
-    l1_ratio : float, default=0.15
-        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1].
+    l1_ratio : float or None, default=0.15
+        Share of the L1 part in ``penalty="elasticnet"``, in [0, 1]; None with the other penalties.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     shuffle : bool, default=True
@@ -115,7 +115,9 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
     }
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, coef_init: Any = None, intercept_init: Any = None
+    ) -> Self:
         """Train for `max_iter` epochs, from zero or with ``warm_start=True`` from the current weights.
 
         Parameters
@@ -126,9 +128,13 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             Factor of the losses, applied before they are ordered.
+        coef_init : array-like or None, default=None
+            Weights to start from, in the shape of `coef_`, instead of zeros or those of a warm start.
+        intercept_init : array-like or None, default=None
+            Intercept to start from, in the shape of `intercept_`.
         """
         X, y = validate_data(self, X, y, y_numeric=True, **READ)
-        return self._fit_targets(X, y, sample_weight)
+        return self._fit_targets(X, y, sample_weight, start=(coef_init, intercept_init))
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -155,9 +161,11 @@ class OrderedRegressor(RegressorMixin, OrderedLinearModel):  # type: ignore[misc
         """Predictions, shape (n_samples,)."""
         return self._scores(X)[:, 0]
 
-    def _fit_targets(self, X: Array, y: Array, sample_weight: Any, *, partial: bool = False) -> Self:
+    def _fit_targets(
+        self, X: Array, y: Array, sample_weight: Any, *, partial: bool = False, start: Start = (None, None)
+    ) -> Self:
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        self._train(X, y, weight, 1, partial=partial)
+        self._train(X, y, weight, 1, partial=partial, start=start)
         self.coef_ = self.coef_[0]  # one target: a vector, as in scikit-learn
         return self
 

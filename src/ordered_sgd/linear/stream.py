@@ -14,7 +14,7 @@ without knowing what will come:
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from scipy import sparse
 
 from ordered_sgd.linear.kernels import train_epoch
 from ordered_sgd.linear.objective import Array, Batches, Epoch, Objective, State
+from ordered_sgd.linear.reference import PER_SAMPLE, check_finite
 from ordered_sgd.linear.training import curvatures, loss_share, rate_for
 from ordered_sgd.rules import Observed, Rule, resolve_q
 
@@ -29,7 +30,7 @@ RESERVOIR, RESERVOIR_BYTES = 1024, 1 << 24  # samples and bytes at most, but a b
 REPEATS, LEAST_REPEATS, SETTLED = 16, 2, 20  # steps on the first and on late batches; batches until half of the first
 DECAY = 100  # steps after which the rate has fallen by the square root of two
 ASKED_EVERY = 1000  # samples
-FITTED = 64  # steps that weights of a fit before the stream count as
+FITTED = 1000  # steps that weights of a fit before the stream count as
 LATER = 4  # a step's weight in the average is its number to this power, minus one
 _FINENESS = 16  # parts of an octave to which rates are rounded down: steps of one rate are one call of the kernels
 _PIECE = 64  # batches that are joined with the reservoir at a time
@@ -81,12 +82,26 @@ class Stream:
     bend: float = 0.0  # sum of the curvatures of all samples
     sharpest: float = 0.0  # the largest of them
     unasked: list[ChunkResult] = field(default_factory=list)  # since a rule was asked
+    asked: int = 0  # how often
+    fitted: bool = False  # whether it began with weights
 
     @classmethod
-    def start(cls, state: State, rate: float = math.inf) -> "Stream":
-        """A stream that begins with these weights, and with no larger rate; what was fitted counts as some steps."""
-        steps = FITTED if state.coef.any() else 0
-        return cls(state, state.coef.copy(), state.intercept.copy(), rate, steps=steps, averaged=steps)
+    def start(cls, state: State) -> "Stream":
+        """A stream that begins with these weights; what was fitted counts as many steps."""
+        fitted = bool(state.coef.any())
+        steps = FITTED if fitted else 0
+        return cls(state, state.coef.copy(), state.intercept.copy(), steps=steps, averaged=steps, fitted=fitted)
+
+    def saved(self) -> "Stream":
+        """The stream as it is now; samples are shared, because they are replaced and never changed."""
+        state, coef, intercept = copy.deepcopy(self.state), self.coef.copy(), self.intercept.copy()
+        return replace(self, state=state, coef=coef, intercept=intercept, unasked=list(self.unasked))
+
+    @property
+    def held_up(self) -> bool:
+        """Whether one sample alone makes the rate a hundred times smaller, or more, than the others would."""
+        others = (self.bend - self.sharpest) / max(1, self.seen - 1)
+        return self.sharpest > 1e4 * others > 0
 
     def lay_out(self, *, by_column: bool, dtype: Any) -> None:
         """Give the state the layout and the dtype of the next rows."""
@@ -100,7 +115,11 @@ class Stream:
 def advance(
     stream: Stream, new: Chunk, objective: Objective, level: float, s: int, rng: np.random.Generator
 ) -> ChunkResult:
-    """Train on the batches of s that the new samples complete; the rest of them waits for the next call."""
+    """Train on the batches of s that the new samples complete; the rest of them waits for the next call.
+
+    Samples whose loss or curvature overflows are refused before anything changes.
+    """
+    _check_finite(stream, new, objective)
     found = []
     for start in range(0, new.size, _PIECE * s):
         waited = 0 if stream.waiting is None else stream.waiting.size
@@ -121,9 +140,7 @@ def together(found: Sequence[ChunkResult]) -> ChunkResult:
     return ChunkResult(positions, losses, kept, accuracy)
 
 
-def observed(
-    stream: Stream, trained: ChunkResult, number: int, s: int, rule: Rule, objective: Objective
-) -> Observed | None:
+def observed(stream: Stream, trained: ChunkResult, s: int, rule: Rule, objective: Objective) -> Observed | None:
     """What a rule sees of a stream, once for every thousand samples: fewer tell it too little."""
     stream.unasked.append(trained)
     recent = together(stream.unasked)
@@ -131,7 +148,8 @@ def observed(
         return None
     stream.unasked.clear()
     accuracy = recent.accuracy if objective.loss in ("log_loss", "hinge") else None
-    return Observed(number, accuracy, loss_share(recent.losses, s) if rule.needs == "loss_share" else None)
+    stream.asked += 1
+    return Observed(stream.asked, accuracy, loss_share(recent.losses, s) if rule.needs == "loss_share" else None)
 
 
 def before_the_first_batch(stream: Stream, objective: Objective, level: float) -> tuple[Array, Array, float]:
@@ -149,11 +167,25 @@ def joined(before: Chunk | None, new: Chunk) -> Chunk:
     """The samples of both, in the layout of the new ones."""
     if before is None or before.size == 0:
         return new
-    y, weight = np.concatenate([before.y, new.y]), np.concatenate([before.weight, new.weight])
-    if not sparse.issparse(new.X):
-        old = before.X.toarray() if sparse.issparse(before.X) else before.X
-        return Chunk(np.concatenate([old, new.X]), y, weight)
-    return Chunk(sparse.vstack([sparse.csr_array(before.X), new.X], format="csr"), y, weight)
+    dtype = new.y.dtype  # that of the weights, in which inputs of different kinds meet
+    y = np.concatenate([before.y.astype(dtype), new.y])
+    weight = np.concatenate([before.weight.astype(dtype), new.weight])
+    old, fresh = before.X, new.X
+    if old.dtype != fresh.dtype:
+        old, fresh = old.astype(dtype), fresh.astype(dtype)
+    if not sparse.issparse(fresh):
+        old = old.toarray() if sparse.issparse(old) else old
+        return Chunk(np.concatenate([old, fresh]), y, weight)
+    return Chunk(sparse.vstack([sparse.csr_array(old), fresh], format="csr"), y, weight)
+
+
+def _check_finite(stream: Stream, new: Chunk, objective: Objective) -> None:
+    """Raise if the loss or the curvature of a new sample overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = (new.X @ stream.coef.T) * objective.input_scale + stream.intercept
+        losses, _ = PER_SAMPLE[objective.loss](scores, new.y, objective.epsilon)
+        check_finite(losses, 0, "partial_fit")
+        check_finite(curvatures(new.X, new.weight, objective, len(stream.intercept)), 0, "partial_fit")
 
 
 def _train(
@@ -172,7 +204,8 @@ def _train(
         _see(stream, bends[start : start + s], q, objective)
         slots = _keep(slots, batch, stream.seen, room, rng)
         stream.seen += s
-        repeats = max(LEAST_REPEATS, math.ceil(REPEATS / (1 + stream.seen / s / SETTLED)))
+        most = LEAST_REPEATS if stream.fitted else REPEATS
+        repeats = max(LEAST_REPEATS, math.ceil(most / (1 + stream.seen / s / SETTLED)))
         for number in range(repeats):
             orders.append(batch if number == 0 else slots[rng.integers(len(slots), size=s)])
             rates.append(_rounded(stream.rate / math.sqrt(1 + (stream.steps + len(rates)) / DECAY)))

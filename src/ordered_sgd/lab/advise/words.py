@@ -75,7 +75,7 @@ def _reason(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected
             f"Loading takes {share:.0%} of the time, and a backward pass saved does not shorten it. "
             "OrderedBatchSampler loads only samples that were hard (approximate)."
         )
-    if step.why:
+    if step.why and best.engine in (SELECTIVE, "dense"):
         return f"selective_backward runs the whole backward pass: {step.why.rstrip('.')}."
     if costs.compile_seconds > 0.1 * whole.seconds and step.ratio is not None and step.ratio < 1:
         return f"Compiling takes {costs.compile_seconds:.1f} s once, which so short a training does not make up for."

@@ -239,7 +239,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def _ours(kind: Any, X: Any, y: Array, **options: Any) -> Callable[[int], object]:
-    return lambda epochs: kind(max_iter=epochs, batch_size=S, **options).fit(X, y)
+    def fit(epochs: int) -> object:
+        model = kind(max_iter=epochs, batch_size=S, **options)
+        model._judged = False
+        return model.fit(X, y)
+
+    return fit
 
 
 def _theirs(kind: Any, X: Any, y: Array, **options: Any) -> Callable[[int], object]:
