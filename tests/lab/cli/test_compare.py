@@ -46,7 +46,7 @@ def test_a_comparison_prints_sentences_and_tables_and_writes_a_page(tmp_path: Pa
         assert f"│ {name.rjust(0)}" in done.stdout or name in done.stdout
     page = (tmp_path / "compare.html").read_text()
     assert page.count("<svg") == 3  # curves, which samples were chosen, the hardest of them
-    assert "% of the samples seen were not back-propagated" in page
+    assert "% of the samples seen needed no backward pass" in page
     assert "http://" not in re.sub(r"http://www.w3.org\S*|http://purl.org\S*|http://creativecommons\S*", "", page)
     assert "<script" not in page
     before = json.loads(run(records, "list", "--json").stdout)

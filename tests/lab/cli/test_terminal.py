@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ordered_sgd.errors import warn, warn_trap
 from ordered_sgd.lab.cli.notes import noted_warnings
+from ordered_sgd.lab.experiments.backends.processes import _without_ctrl_c
 from ordered_sgd.lab.experiments.store import Records
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -64,10 +66,7 @@ def test_ctrl_c_while_workers_train_compiled_models_leaves_one_line(tmp_path: Pa
         if any(run.rows and run.rows[-1].engine == "rows" for run in records.runs()):
             break
         time.sleep(0.2)
-    os.killpg(running.pid, signal.SIGINT)  # a terminal tells the whole group
-    out, err = running.communicate(timeout=120)
-    assert running.returncode == 130, err
-    assert (out, err.strip()) == ("", "osgd compare: stopped; what was recorded stays, and the same command goes on.")
+    stopped(running)
 
 
 def test_ctrl_c_while_workers_start_leaves_one_line(tmp_path: Path) -> None:
@@ -77,8 +76,27 @@ def test_ctrl_c_while_workers_start_leaves_one_line(tmp_path: Path) -> None:
     end = time.monotonic() + 120
     while time.monotonic() < end and len(in_group(running.pid)) < 3:  # this one, a tracker, a first worker
         time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=120)
+    stopped(running)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked on this system")
+def test_ctrl_c_at_the_moment_in_which_workers_are_started_is_not_lost() -> None:
+    def start_workers() -> None:
+        with _without_ctrl_c():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        start_workers()
+
+
+def stopped(running: subprocess.Popen[str]) -> None:
+    """Ctrl-C ends the command with one line; whatever happens, none of its processes is left."""
+    os.killpg(running.pid, signal.SIGINT)  # a terminal tells the whole group
+    try:
+        out, err = running.communicate(timeout=120)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 130, err
     assert (out, err.strip()) == ("", "osgd compare: stopped; what was recorded stays, and the same command goes on.")
 

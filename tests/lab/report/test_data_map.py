@@ -95,12 +95,12 @@ def test_the_report_says_and_shows_what_the_ordered_arm_chose() -> None:
     found = chosen_by(ARMS, lambda spec, name: content if (spec.method, name) == ("ordered", TRACKER) else None)
     assert found is not None
     assert found.found.startswith("ordered, seed 0: 6")
-    assert found.found.endswith("50 of 1,438 labels are suspect.")
+    assert found.found.endswith("50 of 1,438 labels are suspicious: their losses stand apart.")
     assert list(found.pictures) == [
         "Which samples were chosen: ordered, seed 0",
         "The hardest samples: ordered, seed 0",
     ]
-    assert "No label is suspect: the losses form one heap." in in_words(tracked())
+    assert "No suspicious labels: the losses show no separate group of outliers." in in_words(tracked())
 
 
 @pytest.mark.parametrize("content", [None, pack_tracker(tracked(epochs=0), DIGITS)])

@@ -50,21 +50,21 @@ def in_words(tracker: SelectionTracker) -> str:
     >>> tracker = SelectionTracker(4, y=[0, 0, 1, 1], classes=("cat", "dog"))
     >>> tracker.update([0, 1, 2, 3], [0.1, 0.2, 0.9, 0.4], rows=[1, 2, 3])
     >>> in_words(tracker)
-    '25 % of the samples seen were not back-propagated. Chosen most, for its share of the samples: dog (1.33 times);
-    least: cat (0.67 times). No label is suspect: the losses form one heap.'
+    '25 % of the samples seen needed no backward pass. Kept most often for its size: dog (1.33 times its share); least
+    often: cat (0.67 times). No suspicious labels: the losses show no separate group of outliers.'
     """
-    saved = f"{100 * tracker.saved:.0f} % of the samples seen were not back-propagated."
+    saved = f"{100 * tracker.saved:.0f} % of the samples seen needed no backward pass."
     if tracker.y is None:
         return saved
     shares = sorted(_seen_classes(tracker), key=lambda share: share.ratio)
     least, most = shares[0], shares[-1]
     named = len(tracker.suspects().indices)
-    suspects = (
-        f"{named:,} of {tracker.n:,} labels are suspect" if named else "No label is suspect: the losses form one heap"
-    )
+    suspects = f"{named:,} of {tracker.n:,} labels are suspicious: their losses stand apart"
+    if not named:
+        suspects = "No suspicious labels: the losses show no separate group of outliers"
     return (
-        f"{saved} Chosen most, for its share of the samples: {shortened(most.name)} ({most.ratio:.2f} times); "
-        f"least: {shortened(least.name)} ({least.ratio:.2f} times). {suspects}."
+        f"{saved} Kept most often for its size: {shortened(most.name)} ({most.ratio:.2f} times its share); "
+        f"least often: {shortened(least.name)} ({least.ratio:.2f} times). {suspects}."
     )
 
 

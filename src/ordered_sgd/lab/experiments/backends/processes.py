@@ -81,15 +81,19 @@ class Processes(Backend):
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """A block in which processes are started that ignore Ctrl-C from their first moment: the parent ends them."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may do this
+    """A block in which processes are started that Ctrl-C does not reach from their first moment: the parent ends them.
+
+    They inherit that the signal is blocked. The parent gets it when the block ends, where one that it ignored would be
+    lost.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _news: Any = None  # in a worker: where it reports to
