@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd import AccuracyRule, OrderedLoss, OrderedStep, selective_backward
 from ordered_sgd.lab.advise import advise
-from ordered_sgd.lab.advise.advice import RECOMMENDED, WORTH
-from ordered_sgd.lab.advise.forecast import PAPER
+from ordered_sgd.lab.advise.forecast import PAPER, RECOMMENDED, WORTH
 from ordered_sgd.lab.bench.workloads import CausalTransformer, ViT
 from ordered_sgd.lab.data import load
 from ordered_sgd.lab.models import LeNet, PreActResNet18, build, channels_last

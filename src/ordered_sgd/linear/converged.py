@@ -1,4 +1,4 @@
-"""Did a fit end too early? One step of a better method from its weights, and how far the loss falls."""
+"""Whether a fit ended too early: how far one Newton-like step from its weights lowers the loss."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from ordered_sgd.linear.objective import Array, Objective
 from ordered_sgd.linear.reference import PER_SAMPLE
 from ordered_sgd.linear.training import Samples
 
-FALLS = 0.05  # of what the loss is without any weights: what can still fall is worth a warning
-JUDGED_FROM = 10  # epochs: a shorter fit is not meant to converge
-_ROWS = 2000  # that the step is computed from, and on which the loss is compared
-_FULL = 300  # columns up to which the step uses all second moments, and beyond their diagonal
-_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the step, the best of which counts
+FALLS = 0.05  # warn if the loss can fall by at least this share of the loss at zero weights
+JUDGED_FROM = 10  # epochs; a shorter fit is not meant to converge
+_ROWS = 2000  # samples for computing the step, and as many others for comparing the loss
+_FULL = 300  # up to so many columns the step uses the full Hessian, beyond that its diagonal
+_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the step; the best one counts
 
 
 def could_fall(samples: Samples, coef: Array, intercept: Array, objective: Objective, q: int, s: int) -> float:

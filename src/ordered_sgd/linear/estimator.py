@@ -140,7 +140,7 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         """Train on a chunk of a stream; see `ordered_sgd.linear.stream`."""
         name, objective = type(self).__name__, self._objective()
         if getattr(self, "_stream", None) is None:
-            self._stream, self._told = Stream.start(self._first_state(X, columns, partial=True)), False
+            self._stream = Stream.start(self._first_state(X, columns, partial=True))
         if not hasattr(self, "_history"):
             self._history, self._rng = History(), _generator(self.random_state)
         stream, history, s = self._stream, self._history, self.batch_size
@@ -168,8 +168,8 @@ class OrderedLinearModel(BaseEstimator):  # type: ignore[misc]
         if len(trained.losses) and rule is not None:
             seen = observed(stream, trained, s, rule, objective)
             history.next_q = int(q) if seen is None else rule.next_q(int(q), s, seen)
-        if stream.held_up and not self._told:
-            self._told = True
+        if stream.held_up and not stream.told:
+            stream.told = True
             text = "One sample is a hundred times as long as the others, which makes the learning rate small for good. "
             warnings.warn(text + "Scale or clip the columns, as with RobustScaler.", ConvergenceWarning, stacklevel=5)
         rate = stream.rate if stream.seen else getattr(self, "eta0_", math.inf)

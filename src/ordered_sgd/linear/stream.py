@@ -84,6 +84,7 @@ class Stream:
     unasked: list[ChunkResult] = field(default_factory=list)  # since a rule was asked
     asked: int = 0  # how often
     fitted: bool = False  # whether it began with weights
+    told: bool = False  # whether the user was warned of `held_up`
 
     @classmethod
     def start(cls, state: State) -> "Stream":
@@ -241,7 +242,7 @@ def _run(
 
 
 def _see(stream: Stream, bends: Array, q: int, objective: Objective) -> None:
-    """Lower the rate if these samples bend more than those before."""
+    """Add the curvatures of a batch, and lower the rate if they ask for it."""
     stream.bend += float(bends.sum())
     stream.sharpest = max(stream.sharpest, float(bends.max()))
     mean = stream.bend / (stream.seen + len(bends))

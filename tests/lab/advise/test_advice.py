@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ordered_sgd.errors import ArgumentError
 from ordered_sgd.lab.advise import Advice, advise
-from ordered_sgd.lab.advise.advice import RECOMMENDED
 from ordered_sgd.lab.advise.advice_page import advice_page, expected_rows, step_rows
 from ordered_sgd.lab.advise.candidate import alike, make_candidate, pair, per_sample
+from ordered_sgd.lab.advise.forecast import RECOMMENDED, WORTH, Expected
 from ordered_sgd.lab.advise.steps import _first_calls, measure_steps
 from ordered_sgd.lab.advise.warmup import carried, found_again, warm_up
-from ordered_sgd.lab.advise.words import RATE, path_of
+from ordered_sgd.lab.advise.words import RATE, code_for, path_of
 
 SIZES = [(torch.ones(n, 2), torch.ones(n).long()) for n in (20, 400, 30, 50)]
 RESULTS = Path(__file__).parents[3] / "RESULTS.md"
@@ -61,7 +61,7 @@ def test_every_engine_is_timed_at_every_q_and_its_gradient_compared(found: Advic
 def test_the_verdict_agrees_with_the_expected_times(found: Advice) -> None:
     best = min((way for way in found.expected if way.way in RECOMMENDED), key=lambda way: way.ratio)
     assert found.best == best
-    assert found.worth == (best.ratio <= 0.85)
+    assert found.worth == (best.ratio <= WORTH)
     assert found.verdict.startswith("Worth it" if found.worth else "Not worth it")
     assert f"{best.ratio:.2f} of plain SGD's time" in found.verdict
 
@@ -185,13 +185,9 @@ def test_the_page_and_the_tables_hold_what_was_found(found: Advice) -> None:
 
 
 def test_the_lines_to_write_run() -> None:
-    from ordered_sgd.lab.advise.forecast import Expected
-    from ordered_sgd.lab.advise.words import code_for
-
-    candidate = make_candidate(network(), nn.CrossEntropyLoss(), loader(), None)
     for way in RECOMMENDED:
         for engine in ("selective", "twopass"):
-            lines = code_for(candidate, None, None, Expected(way, engine, 1.0, 0.5, (16,)))  # type: ignore[arg-type]
+            lines = code_for(Expected(way, engine, 1.0, 0.5, (16,)), coupled=False)
             model = network()
             x, y = next(iter(loader()))
             names = {"model": model, "criterion": nn.CrossEntropyLoss(reduction="none"), "x": x, "y": y}

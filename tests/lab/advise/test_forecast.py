@@ -6,7 +6,7 @@ import pytest
 from ordered_sgd.lab.advise.forecast import PAPER, accuracy_of, expected_qs, forecast, power_law
 from ordered_sgd.lab.advise.steps import StepCosts, StepTime, levels
 from ordered_sgd.lab.advise.warmup import WarmUp
-from ordered_sgd.rules import AccuracyRule, FixedQ
+from ordered_sgd.rules import AccuracyRule, FixedQ, Observed
 
 QS = levels(64)
 
@@ -27,7 +27,6 @@ def warm(accuracies: tuple[float, ...] = (0.7, 0.85, 0.92), loading: float = 0.0
         seconds=0.025,  # of a dense step, 1.25 times a plain one
         loading=loading,
         curve=curve,
-        qs=(),
         carried={},
         remembered={},
         apart=100,
@@ -38,12 +37,12 @@ def warm(accuracies: tuple[float, ...] = (0.7, 0.85, 0.92), loading: float = 0.0
 
 def test_q_follows_the_measured_accuracies_and_then_the_power_law() -> None:
     curve = tuple((step + 0.5, 1 - 5 * (step + 0.5) ** -0.6) for step in range(20, 300, 5))
-    steady = WarmUp(300, 100, 0.02, 0.0, curve, (), {}, {}, 1, 0, 1)
+    steady = WarmUp(300, 100, 0.02, 0.0, curve, {}, {}, 1, 0, 1)
     truth = [np.mean([1 - 5 * at**-0.6 for at in np.arange(k * 100, k * 100 + 100) + 0.5]) for k in range(1, 12)]
     expected, q = [64], 64
     first = accuracy_of(curve, 0, 100)
     for epoch, accuracy in enumerate([first, *truth[:-1]]):
-        q = AccuracyRule().next_q(q, 64, __import__("ordered_sgd").rules.Observed(epoch + 1, float(accuracy)))
+        q = AccuracyRule().next_q(q, 64, Observed(epoch + 1, float(accuracy)))
         expected.append(q)
     assert list(expected_qs(steady, AccuracyRule(), s=64, epochs=12)) == expected
     assert set(expected) == {64, 32, 16}

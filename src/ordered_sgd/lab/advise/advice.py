@@ -10,16 +10,14 @@ from torch.optim import Optimizer
 
 from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.advise.candidate import Candidate, make_candidate
-from ordered_sgd.lab.advise.forecast import PAPER, Expected, forecast
+from ordered_sgd.lab.advise.forecast import RECOMMENDED, WORTH, Expected, forecast
 from ordered_sgd.lab.advise.steps import DENSE, StepCosts, measure_steps
 from ordered_sgd.lab.advise.warmup import WarmUp, warm_up
 from ordered_sgd.lab.advise.words import code_for, findings, speeds, verdict
 from ordered_sgd.lab.bench.step_cost import machine
 from ordered_sgd.lab.bench.subjects import SELECTIVE, SGD
 
-WORTH = 0.85  # of plain SGD's time: what has to be saved for a change to a training to be worth it
 EXACT = (DENSE, SELECTIVE, "twopass")
-RECOMMENDED = (PAPER, "q = s/2")  # a smaller q from the first step on can harm
 Progress = Callable[[float, str], object]
 
 
@@ -136,7 +134,7 @@ def conclude(candidate: Candidate, costs: StepCosts, warm: WarmUp, *, epochs: in
         verdict=verdict(candidate, costs, warm, expected, best, worth=worth, epochs=epochs),
         speeds=tuple(speeds(costs, expected, s)),
         findings=tuple(findings(candidate, costs, warm, workers=workers)),
-        code=code_for(candidate, costs, warm, best if worth else None),
+        code=code_for(best if worth else None, coupled=candidate.coupled),
         expected=tuple(expected),
         best=best,
         costs=costs,

@@ -96,6 +96,15 @@ def levels(s: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(1, s // divisor) for divisor in DIVISORS))
 
 
+def quarter_of(s: int) -> int:
+    """The q of a quarter of the batch, or the smallest there is.
+
+    >>> quarter_of(64), quarter_of(2)
+    (16, 1)
+    """
+    return levels(s)[: DIVISORS.index(4) + 1][-1]
+
+
 def measure_steps(candidate: Candidate, *, seconds: float, tick: Callable[[float], object]) -> StepCosts:
     """Steps of every engine at every q, measured in turn for about so many seconds; `tick` is told the share done."""
     with warnings.catch_warnings():
@@ -123,7 +132,7 @@ def _measure(candidate: Candidate, seconds: float, tick: Callable[[float], objec
         steps += [_step(subjects, candidate, name, q, times) for name in names]
         tick((number + 1) / len(qs))
     median = next(step.seconds for step in steps if step.engine == SGD) or plain
-    subjects.set_q(qs[min(2, len(qs) - 1)])
+    subjects.set_q(quarter_of(candidate.s))
     saved = {name: saved_bytes(subjects.calls[name], subjects.models[name]) for name in (SGD, TWOPASS) if name in names}
     return StepCosts(tuple(steps), compile_seconds, saved, _head_share(candidate, median))
 

@@ -39,8 +39,6 @@ class WarmUp:
         Seconds in which the loader alone yields a batch, the mean.
     curve
         Pairs of a step and the training accuracy around it.
-    qs
-        The q of each epoch that was begun.
     carried
         By q: the share of a batch's loss that its q largest losses carry, at the end.
     remembered
@@ -58,7 +56,6 @@ class WarmUp:
     seconds: float
     loading: float
     curve: tuple[tuple[float, float], ...]
-    qs: tuple[int, ...]
     carried: dict[int, float]
     remembered: dict[int, float]
     apart: int
@@ -84,7 +81,6 @@ class _Seen:
     per_epoch: int | None = None
     whole: list[float] = field(default_factory=list)  # seconds of steps at the full q
     right: list[tuple[int, float, int]] = field(default_factory=list)  # step, right answers, samples
-    qs: list[int] = field(default_factory=list)
     looks: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
 
 
@@ -98,6 +94,8 @@ def warm_up(candidate: Candidate, *, seconds: float, tick: Callable[[float], obj
         except NonFiniteLossError as error:
             got, remedy = f"nan or inf after {seen.steps:,} steps", "Lower the learning rate."
             raise ArgumentError(message("advise", "losses", "stay finite in the training", got, remedy)) from error
+    if len(seen.looks) < 2:
+        seen.looks.append((seen.steps, _losses(candidate, model)))
     if seen.per_epoch is None:
         got, remedy = f"more than {seen.steps:,} batches", "Give the loader a length, or pass a list of batches."
         raise ArgumentError(message("advise", "an epoch", "end while it is looked at, or have a length", got, remedy))
@@ -111,7 +109,6 @@ def warm_up(candidate: Candidate, *, seconds: float, tick: Callable[[float], obj
         seconds=float(np.median(seen.whole)),
         loading=loading_seconds(candidate),
         curve=_curve(seen.right, seen.per_epoch),
-        qs=tuple(seen.qs),
         carried=carried(seen.looks[-1][1], levels(candidate.s)),
         remembered=_remembered(seen.looks, levels(candidate.s)),
         apart=int(np.median(np.diff(steps))) if len(steps) > 1 else 0,
@@ -135,8 +132,6 @@ def _train(
                 seen.right.append((seen.steps, float(record.correct), len(y)))
             if len(y) == candidate.s and record.q == candidate.s:
                 seen.whole.append(time.perf_counter() - begun)
-            if seen.steps == first:
-                seen.qs.append(record.q)
             seen.steps += 1
             done = (time.perf_counter() - started) / seconds
             if seen.per_epoch is not None:
@@ -146,14 +141,9 @@ def _train(
                 looked = int(done * LOOKS)
                 tick(min(1.0, done))
             if done >= 1:
-                break
-        else:
-            seen.per_epoch = seen.steps - first
-            step.end_epoch()
-            continue
-        break
-    if len(seen.looks) < 2:
-        seen.looks.append((seen.steps, _losses(candidate, model)))
+                return
+        seen.per_epoch = seen.steps - first
+        step.end_epoch()
 
 
 def loading_seconds(candidate: Candidate, *, batches: int = 100, seconds: float = 3.0) -> float:

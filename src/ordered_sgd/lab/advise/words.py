@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ordered_sgd.lab.advise.candidate import Candidate
-from ordered_sgd.lab.advise.forecast import PAPER, Expected
-from ordered_sgd.lab.advise.steps import ROWS, StepCosts, StepTime, levels
+from ordered_sgd.lab.advise.forecast import PAPER, QUARTER, WORTH, Expected
+from ordered_sgd.lab.advise.steps import ROWS, StepCosts, StepTime, levels, quarter_of
 from ordered_sgd.lab.advise.warmup import WarmUp
 from ordered_sgd.lab.bench.subjects import MEMORY, SELECTIVE, SGD
 
@@ -20,7 +20,12 @@ RATE = (
     "The largest losses act like a larger step. Keep the learning rate of plain SGD or take a third of it: in the "
     "ablation (RESULTS.md) the best rate of ordered SGD was never above that of plain SGD."
 )
-SMALL = "q = s/4"
+BATCHNORM = """from ordered_sgd import OrderedStep
+from ordered_sgd.engines import Rows
+
+# approximate: BatchNorm's backward pass runs over the kept samples only
+step = OrderedStep(model, criterion, optimizer, q=0.25, engine=Rows(batchnorm="full-batch"))
+step(x, y)  # in place of forward, backward and update"""
 _TINY = 1e-3  # seconds of a plain step
 _LOADING, _RECALL = 0.4, 0.6  # share of a step from which loading is worth a line; what memory needs to be of use
 
@@ -42,9 +47,9 @@ def verdict(
     spent = f"{best.ratio:.2f} of plain SGD's time ({duration(best.seconds)} instead of {duration(plain.seconds)})"
     if not worth:
         said = f"Not worth it: {epochs} epochs would take {spent}. {_reason(candidate, costs, warm, best, plain)}"
-        small = next((way for way in expected if way.way == SMALL and way.ratio < 0.85), None)
+        small = next((way for way in expected if way.way == QUARTER and way.ratio <= WORTH), None)
         if small is not None:
-            said += f" With {SMALL} from the first epoch on they would take {small.ratio:.2f}, which can cost accuracy."
+            said += f" {QUARTER} from the first epoch on would take {small.ratio:.2f}, but can cost accuracy."
         return said
     if best.way == PAPER:
         return f"Worth it: with the paper's rule, {epochs} epochs should take {spent}. The gradients are exact."
@@ -60,7 +65,7 @@ def _reason(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected
     half = levels(candidate.s)[1]
     step, plain = costs.at(SELECTIVE, half), costs.at(SGD, candidate.s)
     if candidate.coupled:
-        quarter = costs.at(ROWS, levels(candidate.s)[min(2, len(levels(candidate.s)) - 1)])
+        quarter = costs.at(ROWS, quarter_of(candidate.s))
         said = "BatchNorm in training couples the samples of a batch, so each of them needs its backward pass."
         if quarter.ratio is None:
             return said
@@ -101,8 +106,7 @@ def speeds(costs: StepCosts, expected: Sequence[Expected], s: int) -> Iterator[s
 
 def findings(candidate: Candidate, costs: StepCosts, warm: WarmUp, *, workers: bool) -> Iterator[str]:
     """What else was found, a sentence or two each."""
-    qs = levels(candidate.s)
-    quarter = qs[min(2, len(qs) - 1)]
+    quarter = quarter_of(candidate.s)
     s, trained = candidate.s, f"After {warm.steps:,} steps ({warm.epochs:.1f} epochs)"
     accuracy = "" if warm.accuracy is None else f" training accuracy is {warm.accuracy:.1%} and"
     largest = f"{quarter} of {s} losses"
@@ -157,17 +161,10 @@ def path_of(qs: Sequence[int]) -> str:
     return ", ".join(parts)
 
 
-def code_for(candidate: Candidate, costs: StepCosts, warm: WarmUp, best: Expected | None) -> str:
-    """The lines to write for what is recommended, or the command that tells more."""
+def code_for(best: Expected | None, *, coupled: bool) -> str:
+    """The lines to write for what is recommended; else for the approximation under BatchNorm, or none."""
     if best is None:
-        if candidate.coupled:
-            return (
-                "from ordered_sgd import OrderedStep\nfrom ordered_sgd.engines import Rows\n\n"
-                "# approximate: BatchNorm's backward pass runs over the kept samples only\n"
-                'step = OrderedStep(model, criterion, optimizer, q=0.25, engine=Rows(batchnorm="full-batch"))\n'
-                "step(x, y)  # in place of forward, backward and update"
-            )
-        return ""
+        return BATCHNORM if coupled else ""
     q = "AccuracyRule()" if best.way == PAPER else "0.5"
     names = ["AccuracyRule"] * (best.way == PAPER)
     after = "  # after each epoch: {}.end_epoch()" if best.way == PAPER else ""

@@ -9,6 +9,7 @@ from ordered_sgd.errors import ArgumentError, message
 from ordered_sgd.lab.cli.options import given, json_option, out_option, progress, show, write
 
 _WHERE = "osgd advise"
+_POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,9 +18,9 @@ _WHERE = "osgd advise"
 @click.option("--target", default="-1", help="Column of the labels in a table; the last one by default.")
 @click.option("--model", default=None, help="With --data: logistic, svm, mlp, lenet, ...; logistic by default.")
 @click.option("--s", type=click.IntRange(min=2), default=64, show_default=True, help="With --data: batch size.")
-@click.option("--lr", type=float, default=0.01, show_default=True, help="With --data: learning rate.")
+@click.option("--lr", type=_POSITIVE, default=0.01, show_default=True, help="With --data: learning rate.")
 @click.option("--epochs", type=click.IntRange(min=1), default=20, show_default=True, help="Of the whole training.")
-@click.option("--minutes", type=float, default=3.0, show_default=True, help="About how long to measure.")
+@click.option("--minutes", type=_POSITIVE, default=3.0, show_default=True, help="About how long to measure.")
 @click.option("--threads", type=click.IntRange(min=1), default=None, help="Of torch; as many as it uses by default.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @out_option("advice.html", "The advice as one HTML page.")
@@ -58,10 +59,6 @@ def command(
     if function and (options := given("target", "model", "s", "lr")):
         got, remedy = f"{options[0]} with {function}", "Leave it out: the function decides."
         raise ArgumentError(message(_WHERE, options[0], "be used with --data", got, remedy))
-    if not lr > 0:
-        raise ArgumentError(message(_WHERE, "--lr", "be positive", lr, "The paper's is 0.01."))
-    if not minutes > 0:
-        raise ArgumentError(message(_WHERE, "--minutes", "be positive", minutes, "Leave it out for 3."))
     if threads is not None:
         torch.set_num_threads(threads)
     spec = ExperimentSpec(data=str(data), target=target, model=model or "logistic", s=s, lr=lr, epochs=epochs)
