@@ -128,7 +128,7 @@ def conclude(candidate: Candidate, costs: StepCosts, warm: WarmUp, *, epochs: in
     exact = [name for name in EXACT if all(step.exact for step in costs.steps if step.engine == name)]
     expected = forecast(costs, warm, s=s, epochs=epochs, workers=workers, engines=exact or [SGD])
     best = min((way for way in expected if exact and way.way in RECOMMENDED), key=lambda way: way.ratio, default=None)
-    worth = best is not None and best.ratio <= WORTH
+    worth = best is not None and best.ratio <= WORTH and costs.leaves_out(best.engine)
     return Advice(
         worth=worth,
         verdict=verdict(candidate, costs, warm, expected, best, worth=worth, epochs=epochs),

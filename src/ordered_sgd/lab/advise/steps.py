@@ -86,6 +86,10 @@ class StepCosts:
         """The step of this engine at this q."""
         return next(step for step in self.steps if (step.engine, step.q) == (engine, q))
 
+    def leaves_out(self, engine: str) -> bool:
+        """Whether the engine left samples out at some q; one that runs in full saves nothing, whatever was measured."""
+        return engine != DENSE and any(step.ran == engine for step in self.steps if step.engine == engine)
+
 
 def levels(s: int) -> tuple[int, ...]:
     """The paper's q for a batch size, descending.
