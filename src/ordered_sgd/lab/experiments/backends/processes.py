@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,11 @@ class Processes(Backend):
             run(spec, self.records, again=self.again, on_row=partial(self.report, spec))
 
     def _side_by_side(self, specs: Sequence[ExperimentSpec], count: int) -> None:
-        if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._news = context.Queue()
-            self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(self._news,))
         with _without_ctrl_c():  # the first of these starts the workers
+            if self._pool is None:
+                context = multiprocessing.get_context("spawn")
+                self._news = context.Queue()
+                self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(self._news,))
             waiting = {self._pool.submit(_work, spec, self.records.folder, self.again) for spec in specs}
         while waiting:
             done, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
@@ -83,17 +84,24 @@ class Processes(Backend):
 def _without_ctrl_c() -> Iterator[None]:
     """A block in which processes are started that Ctrl-C does not reach from their first moment: the parent ends them.
 
-    They inherit that the signal is blocked. The parent gets it when the block ends, where one that it ignored would be
-    lost.
+    They inherit that the signal is blocked. In the parent, where another thread may still receive it, it waits until
+    the block ends: a worker is not left half started, and no Ctrl-C is lost.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    in_main = threading.current_thread() is threading.main_thread()  # which alone may set a handler
+    if not (in_main and hasattr(signal, "pthread_sigmask")):  # Windows has none
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    resource_tracker.ensure_running()  # unblocks the signal once its own process is started, so it goes first
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 _news: Any = None  # in a worker: where it reports to
